@@ -138,9 +138,13 @@ def served_store(_served: tuple[Path, str]) -> Iterator[Path]:
     from prefect.settings import (
         PREFECT_API_AUTH_STRING,
         PREFECT_API_URL,
+        PREFECT_CLIENT_CUSTOM_HEADERS,
         PREFECT_HOME,
         temporary_settings,
     )
+
+    from infra.prefect.encryption import read_or_draw_key
+    from infra.prefect.owner import HEADER, owner_proof
 
     store, api = _served
     with pytest.MonkeyPatch.context() as patch:
@@ -150,6 +154,7 @@ def served_store(_served: tuple[Path, str]) -> Iterator[Path]:
         settings = {
             PREFECT_API_URL: api,
             PREFECT_API_AUTH_STRING: "me:secret",
+            PREFECT_CLIENT_CUSTOM_HEADERS: {HEADER: owner_proof("me:secret", read_or_draw_key())},
             PREFECT_HOME: store / "prefect",
         }
         with temporary_settings(settings):

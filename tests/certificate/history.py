@@ -95,7 +95,7 @@ def violations(history: Iterable[Event], damaged: Collection[str] = ()) -> list[
     begun: dict[str, Event] = {}
     ended: set[str] = set()
     committed: dict[str, Event] = {}  # By key; what is there now.
-    contents: dict[str, str] = {}
+    contents: dict[str, str] = {}  # By key; of all that was ever there.
     names: set[str] = set()
     aside: set[str] = set()
     for event in history:
@@ -105,7 +105,7 @@ def violations(history: Iterable[Event], damaged: Collection[str] = ()) -> list[
             case "begun":
                 if there and key not in damaged:
                     wrong.append(f"{key}: {attempt} was begun after {there.attempt} was committed")
-                missing = sorted(set(event.inputs) - set(committed))
+                missing = sorted(set(event.inputs) - set(contents))
                 if missing:
                     wrong.append(f"{key}: {attempt} reads {missing}, which nobody had committed")
                 begun[attempt] = event
@@ -120,13 +120,14 @@ def violations(history: Iterable[Event], damaged: Collection[str] = ()) -> list[
                     wrong.append(f"{key}: {attempt} was committed and never begun")
                 elif attempt in ended:
                     wrong.append(f"{key}: {attempt} was committed after it had ended")
-                if contents.setdefault(key, event.content) != event.content:
-                    wrong.append(f"{key}: {attempt} has other content than was committed before")
+                # What it read may be gone by now, and it is not made from itself.
                 for read, content in event.inputs.items():
                     if read not in contents:
                         wrong.append(f"{key}: made from {read}, which nobody had committed")
                     elif contents[read] != content:
                         wrong.append(f"{key}: made from other content of {read} than is committed")
+                if contents.setdefault(key, event.content) != event.content:
+                    wrong.append(f"{key}: {attempt} has other content than was committed before")
                 committed[key] = event
                 names.add(event.name)
                 aside.discard(key)
@@ -136,6 +137,7 @@ def violations(history: Iterable[Event], damaged: Collection[str] = ()) -> list[
                 aside.add(key)
             case "removed":
                 wrong.append(f"{key} was committed and is gone")
+                committed.pop(key, None)
             case "acknowledged":
                 if key not in names:
                     wrong.append(f"{key} was said to be made, and nobody had committed it")

@@ -46,6 +46,28 @@ def test_what_was_damaged_on_purpose_may_be_made_again():
     assert len(violations([*GOOD, *again])) == 2  # Begun again, and set aside.
 
 
+def test_what_was_set_aside_is_made_once_again_and_not_twice():
+    again = [
+        Event(kind="set aside", key="corpus-a"),
+        Event(kind="begun", key="corpus-a", attempt="4"),
+        dataclasses.replace(CORPUS, attempt="4"),
+    ]
+    assert violations([*GOOD, *again], damaged={"corpus-a"}) == []
+    twice = [Event(kind="begun", key="corpus-a", attempt="5")]
+    twice += [dataclasses.replace(CORPUS, attempt="5")]
+    said = violations([*GOOD, *again, *twice], damaged={"corpus-a"})
+    assert said == ["corpus-a was committed twice: 4 and 5"]
+
+
+def test_what_was_read_may_be_gone_when_its_reader_commits():
+    gone = Event(kind="removed", key="corpus-a")
+    said = violations([*GOOD[:5], gone, *GOOD[5:]])
+    assert said == ["corpus-a was committed and is gone"]
+    again = [Event(kind="begun", key="corpus-a", attempt="4"), CORPUS]
+    again[1] = dataclasses.replace(CORPUS, attempt="4")
+    assert violations([*GOOD, gone, *again]) == ["corpus-a was committed and is gone"]
+
+
 @pytest.mark.parametrize(
     ("history", "said"),
     [
@@ -95,6 +117,21 @@ def test_what_was_damaged_on_purpose_may_be_made_again():
             "corpus-a: 9 has other content than was committed before",
             id="another content",
         ),
+        pytest.param(
+            [*GOOD, Event(kind="ended", key="stage-b", attempt="9")],
+            "stage-b: 9 ended and was never begun",
+            id="an end without a begin",
+        ),
+        pytest.param(
+            [*GOOD[:4], dataclasses.replace(GOOD[4], key="stage-c"), *GOOD[5:]],
+            "stage-b: 3 was committed and never begun",
+            id="an attempt at another key",
+        ),
+        pytest.param(
+            [*GOOD[:5], dataclasses.replace(COMMIT, inputs={"stage-b": "S"}), *GOOD[6:]],
+            "stage-b: made from stage-b, which nobody had committed",
+            id="made from itself",
+        ),
     ],
 )
 def test_a_bad_history_is_rejected(history: list[Event], said: str):
@@ -116,10 +153,18 @@ def test_events_are_read_from_the_changes_of_a_store():
         Change(place, json.dumps(note | {"device_seconds": 3}).encode()),
         Change("manifests/corpus/corpus-a.json", json.dumps(manifest).encode(), 8),
         Change(place, json.dumps(note | {"ended": "now"}).encode()),
+        Change("aside/corpus-a.json", json.dumps({"key": "corpus-a"}).encode(), 8),
+        Change("aside/corpus-a.json", None, 8),
         Change("manifests/corpus/corpus-a.json", None, 9),
     ]
     events = events_of(changes)
-    assert [event.kind for event in events] == ["begun", "committed", "ended", "removed"]
+    assert [event.kind for event in events] == [
+        "begun",
+        "committed",
+        "ended",
+        "set aside",
+        "removed",
+    ]
     assert events[1] == Event(
         kind="committed",
         key="corpus-a",
@@ -129,3 +174,7 @@ def test_events_are_read_from_the_changes_of_a_store():
         inputs={"x-1": "X"},
         process=8,
     )
+    assert events[0] == Event(
+        kind="begun", key="corpus-a", attempt="1", inputs={"x-1": ""}, process=7
+    )
+    assert events[3] == Event(kind="set aside", key="corpus-a", process=8)

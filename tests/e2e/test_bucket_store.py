@@ -87,7 +87,7 @@ def test_a_study_on_a_bucket_is_the_study_on_a_disk(
         text=True,
     )
     assert third.returncode == 0, third.stderr
-    assert "0 made, everything re-used" in third.stdout
+    assert "0 made, everything reused" in third.stdout
     asked = sum(count["requests"] for count in server.requests().values())
     assert asked < 400
 
@@ -96,7 +96,7 @@ def test_a_study_on_azure_is_the_study_on_a_disk(
     smallest: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with azurite_server(tmp_path) as server:
-        for name, end in (("a", "made"), ("b", "0 made, everything re-used")):
+        for name, end in (("a", "made"), ("b", "0 made, everything reused")):
             # Two machines with nothing in common but the container.
             own = {"PARCEL_STORE": "az://testing/studies", "PARCEL_STATE": str(tmp_path / name)}
             env = environment(tmp_path / name) | server | own

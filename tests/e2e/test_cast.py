@@ -49,9 +49,9 @@ def test_another_budget_is_decoded_from_what_was_kept(tmp_path: Path):
     opened = Store(store)
     assert all(opened.find_pruned(key) for key in transfers)
     assert all(opened.find(key) for key in before["cast"])
-    assert "0 made, everything re-used" in done(store, "run", *STUDY)
+    assert "0 made, everything reused" in done(store, "run", *STUDY)
 
-    # One more budget: nothing is trained, and what was decoded before is re-used.
+    # One more budget: nothing is trained, and what was decoded before is reused.
     more = (*STUDY, "budgets=[16,256]")
     explained = done(store, "run", *more, "--explain")
     (line,) = re.findall(r"^\w+ +transfer parcel .*$", explained, re.MULTILINE)
@@ -85,4 +85,4 @@ def test_another_budget_is_decoded_from_what_was_kept(tmp_path: Path):
     replayed = done(store, "lineage", "replay", decoded[0].key)
     assert "the same bytes, 1 files" in replayed
     assert ", 0 problems" in done(store, "lineage", "verify")
-    assert "0 made, everything re-used" in done(store, "run", *more)
+    assert "0 made, everything reused" in done(store, "run", *more)

@@ -195,7 +195,7 @@ def test_a_preempted_run_is_scheduled_again_and_goes_on(server: PrefectServer, t
     assert state is not None
     assert state["type"] == "COMPLETED", state["message"]
     rows = wait(lambda: (r := rows_of(served, run)) and {k for _, k in r} <= {*FINAL} and r, 60)
-    # The try that was ended has its row, and what it had made is re-used.
+    # The try that was ended has its row, and what it had made is reused.
     stage1 = [kind for name, kind in rows if name == "stage1 vanilla"]
     assert sorted(stage1) == ["COMPLETED", "CRASHED"], rows
     checkpoints = Store(tmp_path / "store").artifacts("checkpoint")

@@ -16,7 +16,7 @@ from tests.e2e.conftest import CONFIG, Finished, run_all
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 ROW = "chartqa:test_human"
-STUDIES = ("charts", "demo", "easy-vqa", "first", "mine", "small-scale", "wider")
+STUDIES = ("charts", "demo", "easy-vqa", "first", "first-day", "mine", "small-scale", "wider")
 CONFIGS = ("mine.yaml", "study.yaml", "CONFIG")
 WALKED = {
     f"docs/tutorials/{name}.md"
@@ -24,13 +24,13 @@ WALKED = {
 }
 """Pages whose commands are run line by line, by test_tutorials.py and the tests of own_…"""
 READ = re.compile(
-    r"data fetch .*(--dry-run|--list)|data show .*|flops.*|gc|plan .*h100.*|status"
+    r"data fetch .*(--dry-run|--list)|data show .*|flops.*|gc|plan .*(h100|first_day).*|status"
     r"|results (?!.*--predictions).*"
     r"|lineage (diff|export|rebuild|show|trace|verify).*"
 )
 """Commands that need no more than a finished study."""
-EXPLAINED = re.compile(r"(run|sweep) (?!.*(--cron|gs://lab/raw)).*")
-"""Commands whose plan a finished study is enough for."""
+EXPLAINED = re.compile(r"(run|sweep) (?!.*(--cron|gs://lab/raw|first_day)).*")
+"""Commands whose plan a finished study is enough for; test_tutorials.py explains a first day."""
 
 
 def documented(which: re.Pattern[str], store: Path, sample: str) -> list[list[str]]:

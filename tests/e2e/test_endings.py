@@ -163,6 +163,11 @@ def check_end(store: Path, log: Path, phase: str, end: str) -> None:
         assert took < 5 + len(signals) - 1
         assert "Traceback" not in log.read_text()
         assert not run.left_after(10)
+    if end != "KILL":
+        *_, last = log.read_text().splitlines()
+        assert re.fullmatch(rf"ended by SIG{end.split()[0]}; continue: parcel train \S.*", last)
+        assert "again " not in log.read_text()
+        assert "failed" not in log.read_text()
 
 
 @pytest.mark.deep
@@ -277,18 +282,23 @@ def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(copied: Path):
     """Records with masks need the codec that this study does not have: Stage 1 fails."""
     done = parcel(copied, "train", CONFIG, "name=broken", "mask_codec=null")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "failed: stage1 vanilla: " in done.stdout
+    assert re.search(r"^failed: stage1 vanilla: (?!stage1)", done.stdout, re.MULTILINE)
+    assert re.search(r"^\d+ steps in .* made, .*, 1 failed, \d not run$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^not run, since stage1 vanilla failed: intermediary", done.stdout, re.MULTILINE
+    )
     state, tasks = list(rows(copied).values())[-1]
     assert state == "FAILED"
     assert tasks["stage1 vanilla"] == "FAILED"
-    assert tasks["intermediary parcel"] == "FAILED"  # Not run: an input failed.
+    assert tasks["intermediary parcel"] == "CANCELLED"  # Not run: an input failed.
     assert tasks["tokenizer"] == "COMPLETED"
     assert set(tasks.values()) <= FINAL
     # What failed is tried alone: first as it was, then with what it lacked.
     again = parcel(copied, "train", CONFIG, "name=broken", "mask_codec=null", "--failed")
     assert again.returncode == 1, again.stdout + again.stderr
     assert re.search(
-        r"\d steps failed or were given up in broken's last run; only these are tried", again.stdout
+        r"\d steps? failed or w\w+ given up in broken's last run; only these are tried",
+        again.stdout,
     )
     assert "failed: stage1 vanilla: " in again.stdout
     mended = parcel(copied, "train", CONFIG, "name=broken", "--failed")
@@ -358,6 +368,7 @@ def test_a_run_of_the_terminal_ends_if_it_is_cancelled_in_the_ui(store: Path, tm
         served.ask(f"/flow_runs/{run_id}/set_state", cancelling)
         assert run.process.wait(30) == 130, run.log.read_text()[-3000:]
         assert not run.left_after(10)
+        assert "the run is cancelled, as somebody asked in the UI" in run.log.read_text()
     state, tasks = rows(store)[run_id]
     assert state == "CANCELLED"
     assert tasks["stage1 vanilla"] == "CRASHED"

@@ -1,6 +1,7 @@
 """Studies whose trainings are made by two processes each: on a disk, and on a bucket."""
 
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -48,6 +49,35 @@ def test_stage_1_is_trained_by_two_processes_and_outlives_one(tmp_path: Path):
     assert len(made.manifest.attempts) == 1  # The worker never died.
     assert checked_digest(made.path) == made.manifest.content
     assert not list((store / "scratch").glob("*/*/gang"))
+
+
+def test_a_topology_of_two_hosts_has_a_process_on_each_by_its_launcher(tmp_path: Path):
+    mpirun = f"{sys.executable} {Path(__file__).parents[1] / 'infra/gang/launcher.py'}"
+    words = [*WORDS[1:], "compute={num_cpus: 1, topology: 'v4:2x2x2', gpus_per_stage: 0}"]
+
+    def train(*more: str, code: int) -> str:
+        done = subprocess.run(
+            [PARCEL, "train", SMALLEST, *words, *more],
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout + done.stderr
+
+    refused = train(code=2)
+    assert "compute.launcher must be what starts a process on each of the 2 hosts" in refused
+    assert refused.count("\n") == 1
+    assert not [*Store(tmp_path).artifacts("checkpoint")]
+    launched = f"compute.launcher={mpirun}"
+    assert "2 for stage1, one on each host of v4:2x2x2" in train(launched, "--explain", code=0)
+    train(launched, code=0)
+    (made,) = Store(tmp_path).artifacts("checkpoint")
+    assert made.manifest.environment["processes"] == 2
+    assert made.manifest.environment["launcher"] == mpirun
+    assert made.manifest.counts["steps"] == 4
 
 
 @pytest.mark.night

@@ -131,4 +131,4 @@ def test_a_checkpoint_of_the_instruction_stage_is_scored_as_it_is(folder: Path):
     (first, *_) = (found for found in store.artifacts("predictions"))
     answered = json.loads((first.path / "predictions.jsonl").read_text().splitlines()[0])
     assert answered["prefix"].endswith("it?\nAnswer the question using a single word or phrase.")
-    assert "--cell gqa/" in done.stdout
+    assert "/gqa/" in done.stdout

@@ -114,7 +114,7 @@ def test_a_study_begins_from_checkpoints_with_connectors(staged: Finished):
         for run in ("stages", "begun")
     }
     assert scores["begun"] == scores["stages"]
-    assert "re-used" in done.stdout
+    assert "reused" in done.stdout
     made = {a.manifest.name for a in Store(staged.store).artifacts("start")}
     assert {"start vanilla", "start parcel"} <= made
 

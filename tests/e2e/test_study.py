@@ -1,4 +1,4 @@
-"""The study through the real command: table, re-use, lineage, errors."""
+"""The study through the real command: table, reuse, lineage, errors."""
 
 import contextlib
 import csv
@@ -99,7 +99,7 @@ def test_items_are_the_score_and_predictions_name_their_pixels(finished: Finishe
 def test_second_run_reuses_everything_and_says_so(finished: Finished, outputs: dict[str, str]):
     again = parcel(finished.store, "run", CONFIG)
     assert again.returncode == 0, again.stderr
-    assert "0 made, everything re-used" in again.stdout
+    assert "0 made, everything reused" in again.stdout
     assert parcel(finished.store, "results", "tiny", "--format", "json").stdout == outputs["json"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.store import Store
-from tests.e2e.conftest import Served, parcel
+from tests.e2e.conftest import SMALLEST, Served, parcel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
@@ -43,7 +43,7 @@ def test_only_the_new_cells_of_one_more_seed_run(served: Served):
     later = [f"{(now.hour + hours) % 24:02}:00" for hours in (2, 3)]
     closed = parcel(served.store, *words, "--from", later[0], "--to", later[1])
     assert closed.returncode == 0, closed.stdout + closed.stderr
-    assert f"not begun, outside {later[0]}-{later[1]} UTC: transfer vanilla" in closed.stdout
+    assert f"not run, outside {later[0]}-{later[1]} UTC: transfer vanilla" in closed.stdout
     assert checkpoints(served.store) == before
     done = parcel(served.store, *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,6 +53,16 @@ def test_only_the_new_cells_of_one_more_seed_run(served: Served):
     assert again.stdout == (
         "nothing to run: every cell of 3 seeds is there, and max_seeds=3 is reached\n"
     )
+
+
+def test_a_firing_outside_its_window_begins_nothing_in_an_empty_store(tmp_path: Path):
+    now = datetime.datetime.now(datetime.UTC)
+    later = [f"{(now.hour + hours) % 24:02}:00" for hours in (2, 3)]
+    words = ("--add-seeds", "1", "--max-seeds", "2", "--from", later[0], "--to", later[1])
+    closed = parcel(tmp_path / "store", "sweep", SMALLEST, *words)
+    assert closed.returncode == 0, closed.stdout + closed.stderr
+    assert f"not run, outside {later[0]}-{later[1]} UTC: " in closed.stdout
+    assert not checkpoints(tmp_path / "store")
 
 
 def test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so(served: Served):

@@ -1,6 +1,7 @@
 """The tutorials, command by command, with shrunken trainings or explained."""
 
 import importlib.util
+import json
 import runpy
 import shlex
 import subprocess
@@ -12,7 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.config.input_files import data_folders
+from flows.config.load import load
 from infra.store.store import Store
+from model.checkpoint.config_json import config_to_json
+from model.files import CONFIG, DIGEST
+from pipelines.synthetic.config import CorpusConfig
+from pipelines.synthetic.render import render_corpus
 from tests.docs.pages import ROOT, blocks, commands_of
 from tests.e2e.conftest import Finished, parcel, run_all
 
@@ -95,11 +102,29 @@ def test_own_images_become_a_table(tmp_path: Path):
     said = walk(page, tmp_path)
     check = next(text for command, text in said.items() if "data check" in command)
     assert check in page.read_text()
-    assert "mine/img/val" in said["parcel lineage trace mine --cell mine/parcel/16"]
+    assert "mine/img/val" in said["parcel lineage trace mine/mine/parcel/16"]
     assert (tmp_path / "pages/index.html").exists()
     anew = said["parcel run study.yaml transfers.mine.metric=exact_match --explain"]
     assert "  metric vqa → exact_match" in anew
     assert "reused    stage1 vanilla" in anew
+
+
+@pytest.mark.night
+@pytest.mark.timeout(3600)
+def test_own_images_teach_a_model_that_reads_the_questions(tmp_path: Path):
+    page = ROOT / "docs/tutorials/own_images.md"
+    for block in blocks(page):
+        first = block.text.partition("\n")[0]
+        if block.language in ("python", "yaml") and first.startswith("# "):
+            (tmp_path / first[2:].strip()).write_text(block.text)
+    subprocess.run([sys.executable, "draw_data.py"], check=True, cwd=tmp_path)
+    store = tmp_path / "store"
+    done = parcel(store, "run", "study.yaml", cwd=tmp_path, timeout=3000)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    text = parcel(store, "results", "mine", "--format", "json", cwd=tmp_path).stdout
+    (section,) = json.loads(text)["benchmarks"]
+    assert section["without_question"] == 50.0
+    assert all(cell["low"] > 50.0 for cell in section["cells"])
 
 
 def link_easy_vqa(folder: Path) -> Path:
@@ -144,3 +169,44 @@ def test_a_published_benchmark_is_found_and_planned(finished: Finished, tmp_path
     assert said[leak].strip() in page.read_text()
     assert "results charts" in said["parcel run charts.yaml --explain"]
     assert "relaxed_accuracy\t100" in said["parcel score relaxed_accuracy predictions.jsonl"]
+
+
+def test_a_first_day_is_fetched_checked_and_explained(tmp_path: Path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    study = load(ROOT / "configs/first_day.yaml")
+    weights = tmp_path / str(study.start)
+    weights.mkdir()
+    (weights / CONFIG).write_text(config_to_json(study.model))
+    (weights / DIGEST).write_text("0\n")
+    (weights / "tokenizer.model").write_bytes(b"pieces")
+    # ChartQA as its authors publish it, with charts of our own; of the others the folders.
+    sizes = CorpusConfig(num_web=0, num_charts=20, num_scenes=0, num_videos=0, num_defects=0)
+    render_corpus(sizes, f"{tmp_path}/data")
+    for name in data_folders(study):
+        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+    page = ROOT / "docs/tutorials/first_day.md"
+    waiting: list[list[str]] = []
+    for command in (command for block in blocks(page) for command in commands_of(block)):
+        program, *words = shlex.split(command)
+        if program != "parcel" or words[0] in ("doctor", "results", "lineage"):
+            continue  # Those of a finished study: test_documents.py.
+        if words[0] == "run" and "--explain" not in words:
+            words = [*words, "--explain"]
+        if words[:2] == ["data", "fetch"]:
+            if "--accept-licence" in words:
+                continue  # The Hub is asked even for a dry run.
+            words = [*words, "--dry-run"]
+        waiting.append(words)
+    said = {
+        shlex.join(done.args): done.stdout + done.stderr
+        for done in run_all(waiting, tmp_path / "store", tmp_path)
+        if done.returncode == 0
+    }
+    assert len(said) == len({shlex.join(words) for words in waiting}), said
+    planned = next(text for command, text in said.items() if command.startswith("plan "))
+    shown = next(block.text for block in blocks(page) if block.text.startswith("plan of"))
+    assert shown.partition("\n…")[0] in planned
+    for command, text in said.items():
+        if command.startswith("run "):
+            assert "processes: 1 for intermediary, each transfer" in text
+            assert "new       intermediary parcel" in text

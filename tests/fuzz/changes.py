@@ -238,23 +238,6 @@ def change_zip(rng: random.Random, data: bytes) -> bytes:
     return out.getvalue()
 
 
-def change_member(inner: Change) -> Change:
-    """Returns a change of an archive that changes one of its members, or the archive itself."""
-
-    def change(rng: random.Random, data: bytes) -> bytes:
-        if rng.random() < 0.3:
-            return change_zip(rng, data)
-        out = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(data)) as whole, zipfile.ZipFile(out, "w") as archive:
-            chosen = rng.choice(whole.namelist())
-            for info in whole.infolist():
-                content = whole.read(info)
-                archive.writestr(info, inner(rng, content) if info.filename == chosen else content)
-        return out.getvalue()
-
-    return change
-
-
 def change_parquet(rng: random.Random, data: bytes) -> bytes:
     """Returns a table with other bytes, mostly in its footer, which says where all else is."""
     if rng.random() < 0.4:

@@ -169,9 +169,9 @@ def manifest(folder: Path) -> list[Reader]:
 
 def records(folder: Path) -> list[Reader]:
     """A store's other files: runs, leases, histories, source trees, its number."""
+    from infra.processes.identity import ProcessIdentity
     from infra.store.disk import Disk
     from infra.store.history import read_history
-    from infra.store.holder import Holder
     from infra.store.lease import acquire_lease, list_leases
     from infra.store.records import read_references, read_run
     from infra.store.store import Store
@@ -193,7 +193,7 @@ def records(folder: Path) -> list[Reader]:
     note = {
         "id": "a-1",
         "started": "2026-01-01",
-        "holder": vars(Holder.this_process()),
+        "holder": vars(ProcessIdentity.of_this_process()),
         "inputs": [key],
         "ended": "",
         "stopped": False,
@@ -574,21 +574,13 @@ def published(folder: Path) -> list[Reader]:
 
 
 def item_logs(folder: Path) -> list[Reader]:
-    """Item logs of other systems: JSON, archives, workbooks and tables."""
-    from flows.report.foreign import every_eval_ever, inspect_ai, lmms_eval, vlmevalkit
-    from tests.flows.report.foreign.inspect_logs import inspect_log, write_archive, write_json
+    """Item logs of other systems."""
+    from flows.report.foreign import every_eval_ever, lmms_eval
     from tests.flows.report.foreign.lmms_logs import write_logs
     from tests.flows.report.foreign.test_every_eval_ever import write_evaluation
-    from tests.flows.report.foreign.vlmevalkit_tables import write_results
 
     scores = [1.0, 0.0, 0.5]
-    log = inspect_log("a", [[score, score] for score in scores])
     lines = next(write_logs(folder / "lmms", "a", scores).glob("*.jsonl"))
-    archive, text = write_archive(folder / "a.eval", log), write_json(folder / "a.json", log)
-    deflated = write_archive(folder / "b.eval", log, method=zipfile.ZIP_DEFLATED)
-    book = write_results(folder / "book", "a", scores)
-    table = write_results(folder / "table", "a", scores, form=".csv")
-    rows = write_results(folder / "rows", "a", scores, form=".json")
     evaluation = write_evaluation(folder / "evaluation") / "3f9a.json"
     samples = write_evaluation(folder / "samples") / "3f9a_samples.jsonl"
 
@@ -600,12 +592,6 @@ def item_logs(folder: Path) -> list[Reader]:
 
     return [
         reader(lmms_eval, lines, changes.change_lines),
-        reader(inspect_ai, text, changes.change_json),
-        reader(inspect_ai, archive, changes.change_bytes),
-        reader(inspect_ai, deflated, changes.change_member(changes.change_json)),
-        reader(vlmevalkit, book, changes.change_member(changes.change_bytes)),
-        reader(vlmevalkit, table, changes.change_csv),
-        reader(vlmevalkit, rows, changes.change_json),
         reader(every_eval_ever, samples, changes.change_lines),
         _of_file(
             evaluation,

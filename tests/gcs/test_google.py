@@ -8,7 +8,7 @@ import requests
 from google.api_core.exceptions import NotFound, PreconditionFailed
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
-from google.resumable_media.common import RetryStrategy
+from google.resumable_media.common import InvalidResponse, RetryStrategy
 from google.resumable_media.requests import ResumableUpload
 
 from tests.gcs.faults import Rule
@@ -130,3 +130,14 @@ def test_bucket_and_its_place(found: GCS, bucket: storage.Bucket):
     assert [entry.name for entry in bucket.client.list_buckets()] == ["another", "testing"]
     made.delete()
     assert not made.exists()
+
+
+def test_a_resumable_creation_that_is_late_loses(found: GCS, bucket: storage.Bucket):
+    address = f"{found.url}/upload/storage/v1/b/testing/o?uploadType=resumable&ifGenerationMatch=0"
+    upload = ResumableUpload(address, MEBIBYTE)
+    with requests.Session() as session:
+        upload.initiate(session, io.BytesIO(b"late"), {"name": "x"}, "text/plain")
+        bucket.blob("x").upload_from_string(b"first")
+        with pytest.raises(InvalidResponse, match="412"):
+            upload.transmit_next_chunk(session)
+    assert bucket.blob("x").download_as_bytes() == b"first"

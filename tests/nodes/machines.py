@@ -36,12 +36,28 @@ PORT = 6379
 
 _CLONE_NEWNET = 0x40000000
 
+# Each machine has a /tmp of its own. A checkout, or a Python, that lies below this one's is bound
+# into it again.
+OWN_TMP = """
+mount --rbind /tmp /mnt
+mount -t tmpfs tmpfs /tmp
+for folder in $KEPT; do mkdir -p "$folder"; mount --rbind "/mnt${folder#/tmp}" "$folder"; done
+umount --recursive --lazy /mnt
+"""
+_NEEDED = {CHECKOUT, VENV, Path(sys.base_prefix).resolve()}
+KEPT = " ".join(
+    str(folder)
+    for folder in sorted(_NEEDED)
+    if folder.is_relative_to("/tmp") and not _NEEDED & set(folder.parents)
+)
+"""Folders below /tmp that `OWN_TMP` keeps, for its variable."""
+
 # $1 is the machine's name, $2 its address; the others are folders to hide.
-_SETUP = """
+_SETUP = f"""
 hostname "$1"
 ip link set lo up
 mount -t tmpfs tmpfs /dev/shm
-mount -t tmpfs tmpfs /tmp
+{OWN_TMP}
 mkdir /tmp/home /tmp/venv
 export ADDRESS="$2"
 printf '127.0.0.1 localhost\\n%s %s\\n' "$2" "$1" > /tmp/hosts; shift 2
@@ -183,6 +199,7 @@ class Machines:
             # Jobs are run by the `python` of a node.
             "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}",
             "VENV": str(VENV),
+            "KEPT": KEPT,
         }
         lead = ("RAY_", "XDG_", "TMPDIR", "PYTHONPATH", "JAX_COMPILATION_CACHE_DIR")
         user = {k: v for k, v in environment(Path("/")).items() if not k.startswith(lead)}

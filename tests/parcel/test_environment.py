@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parcel.environment import bypass_proxy
+from parcel.environment import bypass_proxy, drop_unusable_certificates
 
 _NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _VARIABLES = (*_NAMES, *map(str.upper, _NAMES))
@@ -47,6 +47,43 @@ def test_without_a_proxy_the_environment_stays(plain: pytest.MonkeyPatch):
     before = dict(os.environ)
     bypass_proxy()
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "why"),
+    [
+        ("SSL_CERT_FILE", "none.pem", "cannot be opened (No such file or directory)"),
+        ("SSL_CERT_FILE", ".", "cannot be opened (Is a directory)"),
+        ("SSL_CERT_FILE", "text", "has no certificate"),
+        ("SSL_CERT_DIR", "none", "there is no such folder"),
+        ("SSL_CERT_DIR", "text", "there is no such folder"),
+        ("SSL_CERT_DIR", ".", None),
+        ("REQUESTS_CA_BUNDLE", "none.pem", "cannot be opened"),
+        ("REQUESTS_CA_BUNDLE", ".", None),
+        ("CURL_CA_BUNDLE", "text", "has no certificate"),
+        ("SSLKEYLOGFILE", "none/keys", "cannot be opened"),
+        ("SSLKEYLOGFILE", "keys", None),
+    ],
+)
+def test_files_of_tls_that_cannot_be_used_are_left_out_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys, tmp_path, name: str, file: str, why: str | None
+):
+    (tmp_path / "text").write_text("no certificate")
+    monkeypatch.setenv(name, str(tmp_path / file))
+    drop_unusable_certificates()
+    told = capsys.readouterr().err
+    assert (name in os.environ) == (why is None) == (told == "")
+    if why:
+        assert told.startswith(f"parcel: {name}='{tmp_path / file}' is left out, since ")
+        assert why in told
+        assert told.count("\n") == 1
+
+
+def test_a_client_on_loopback_needs_no_certificates(address: str):
+    script = f"import parcel, httpx; print(httpx.get({address!r}).text)"
+    done = _run(["-c", script], SSL_CERT_FILE="/none.pem", SSLKEYLOGFILE="/none/keys")
+    assert done.stdout == b"loopback\n", done.stderr
+    assert done.stderr.count(b"\n") == 2
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from flows.plan.parts import programs_of
 from flows.study.explain import _describe_difference
 from flows.study.flops import flops_models
 from flows.study.graph import graph_of, results_plan
+from flows.study.inputs import check_study
 from flows.study.nodes import StudyGraph
 from flows.study.sweep import Sweep, _compared_rows
 from infra.errors import ConfigError
@@ -53,9 +54,9 @@ def digests(graph: StudyGraph) -> dict[str, str]:
                 "stages=[{name: own, methods: [parcel]}]",
                 "num_pretrain_seeds=2",
             ],
-            ["train_budgets={parcel: [576]}"],
+            ["train_budgets={parcel: [576]}", "budgets=[64, 576]"],
         ),
-        (["methods=[vanilla, m3]", "train_budgets={}", STAGE_2], []),
+        (["methods=[vanilla, m3]", "train_budgets={}", STAGE_2], ["budgets=[576]"]),
     ],
     ids=["demo", "hygiene", "stage2"],
 )
@@ -65,7 +66,7 @@ def test_a_backbone_has_the_steps_of_a_study_of_it_alone(words: list[str], alone
         f"model.text={{family: llama, {LLAMA[1:]}",
         "budgets=[16, 64, 576]",
         # The demo declares shapes, which are of 16 x 16 patches.
-        "connectors={mqt: {num_heads: 4, mqt_keys: positional}, parcel: {num_heads: 4}}",
+        "connectors={mqt: {num_heads: 4}, parcel: {num_heads: 4}}",
     ]
     both = digests(graph_of(study(*words)))
     steps = {
@@ -136,7 +137,7 @@ def test_budgets_are_as_many_tokens_on_each_tower_but_for_all_tokens():
         (36, 576), (576,), (576,),
     )  # fmt: skip
     assert clip.connectors["mqt"].num_heads == 2
-    assert {p.num_images for p in programs_of(study())} == {1}
+    assert {p.num_images for p in programs_of(study("compute.topology=v4:2x2x1"))} == {1}
 
 
 def test_the_other_decoder_has_its_own_caps_and_the_rows_of_the_trained_tokenizer():
@@ -163,7 +164,7 @@ def test_a_start_is_of_the_backbone_whose_tower_and_decoder_it_has():
     }
     # A file that is missing is named with its backbone, before anything runs.
     with pytest.raises(ConfigError, match=r"^backbones\.paligemma2: tokenizer\.path must be an"):
-        graph_of(config)
+        check_study(config)
 
 
 def test_a_stage_of_a_backbone_changes_the_studys():
@@ -298,10 +299,10 @@ def test_a_difference_has_the_key_that_states_the_value(others: str):
             r"backbones\.paligemma2\.stage1\.pek_lr: no such key; did you mean peak_lr\? Accepted: "
             r"[a-z0-9_, ]+$",
         ),
-        (["backbones={paligemma2: {start: 3}}"], r"backbones\.paligemma2\.start: Input .* got 3$"),
+        (["backbones={paligemma2: {start: 3}}"], r"backbones\.paligemma2\.start: must be .* got 3"),
         (["backbones=[a, a]", "num_seeds=1"], "must be distinct names, or a mapping"),
-        (["backbones=3"], "backbones: Input should be a valid dictionary, got 3"),
-        (["backbones={A/b: {model: {text: llama}}}"], "String should match pattern"),
+        (["backbones=3"], "backbones: must be a mapping, as {key: value}, got 3"),
+        (["backbones={A/b: {model: {text: llama}}}"], "must be small letters, digits"),
         (["backbones={mine: {model: {connector: {kind: 'm:C'}}}}"], "kind must be left out"),
     ],
 )

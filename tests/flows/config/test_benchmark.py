@@ -3,9 +3,11 @@
 import pytest
 
 from flows.config.load import check_config, load
-from flows.study.graph import datasets_of, graph_of, results_plan
+from flows.study.datasets import datasets_of
+from flows.study.graph import graph_of, results_plan
 from infra.errors import ConfigError
-from pipelines.sources.registry import BENCHMARKS, main_suite
+from pipelines.sources.paper_groups import MAIN_SUITE
+from pipelines.sources.registry import BENCHMARKS
 
 
 def study(transfers: dict, image_px: int = 224, **more):
@@ -40,10 +42,14 @@ def test_every_benchmark_has_a_recipe_and_its_rows_by_default():
     tuned = {name: b for name, b in BENCHMARKS.items() if b.final_split or b.parent}
     everything = study({name: {} for name in tuned})
     assert len(everything.rows) == sum(len(b.rows) for b in tuned.values()) == 47
-    main = [name for name, row in everything.rows.items() if row.main]
-    assert len(main) == len(main_suite()) == 27
     plan = results_plan(everything)
-    assert plan.groups == {"main": tuple(main)}
+    assert len(plan.groups[MAIN_SUITE]) == 27
+    # VATEX has no part in any mean, though its row is scored like any other.
+    assert plan.left_out == ("vatex_cap",)
+    assert "vatex_cap" in plan.benchmarks
+    assert not any("vatex_cap" in members for members in plan.groups.values())
+    assert {name: len(members) for name, members in plan.groups.items()} == plan.group_sizes
+    assert list(plan.group_sizes.values()) == [27, 22, 5, 3, 8, 3, 3, 2, 9, 3, 21]
     assert set(everything.fine_tunings) == {n for n, b in tuned.items() if not b.parent}
 
 

@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Store:
 def finish(store: Store, *failed: str, keep: KeepConfig = PREDICTIONS) -> None:
     """Notes the run of all that the store holds, by a study that keeps predictions."""
     keys = store.keys()
-    config = {"name": "s", "keep": dataclasses.asdict(keep)}
+    config = {"name": "demo", "keep": dataclasses.asdict(keep)}
     end_run_record(store, config, "run", results=None, artifacts=keys, failed=failed)
 
 
@@ -110,7 +110,7 @@ def test_another_budget_is_decoded_from_the_cast_and_nothing_is_trained(cast: St
     decoded = [m for m in new if m.kind == "predictions"]
     assert len(decoded) == len(parcel)
     assert {m.inputs["checkpoint"].key for m in decoded} <= casts
-    # What was decoded from either is re-used, whatever is kept from now on.
+    # What was decoded from either is reused, whatever is kept from now on.
     for keep in ("all", "predictions", "bfloat16"):
         found = told(cast, study("budgets=[64,256]", f"keep.transfers={keep}"))
         assert {state for state, _ in found.values()} == {"reused"}
@@ -205,6 +205,6 @@ def test_what_is_kept_is_no_part_of_any_step():
 
 
 def test_another_word_is_one_line():
-    accepted = "'all', 'params', 'predictions' or 'bfloat16'"
+    accepted = "all, params, predictions, bfloat16"
     with pytest.raises(ConfigError, match=rf"keep\.transfers.*{accepted}"):
         graph_of(load(overrides=["keep.transfers=some"]))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.input_files import input_file_paths, input_files_spec, raw_digest_cache
+from flows.config.input_files import check_input_files, input_files_spec, raw_digest_cache
 from flows.config.load import load
+from flows.study.inputs import StudyInputs, read_inputs
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
@@ -21,16 +22,16 @@ from pipelines.sources.registry import source_spec
 def test_real_sample_asks_for_its_data_root(tmp_path: Path):
     config = Path(__file__).parents[3] / "configs/real_sample.yaml"
     with pytest.raises(ConfigError, match=r"data_root must be given, .* nlvr, videos, web_image"):
-        input_file_paths(load(config))
+        check_input_files(load(config))
     for folder in ("chartqa", "nlvr", "videos"):
         (tmp_path / folder).mkdir()
     study = load(config, [f"data_root={tmp_path}"])
     with pytest.raises(
         ConfigError, match=r"got .* without web_image_text\. Get them \(parcel data"
     ):
-        input_file_paths(study)
+        check_input_files(study)
     (tmp_path / "web_image_text").mkdir()
-    assert input_file_paths(study) == {}
+    check_input_files(study)
 
 
 def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Path):
@@ -41,7 +42,8 @@ def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Pat
 
 
 def test_nothing_is_given_by_default():
-    assert input_file_paths(load()) == {}
+    check_input_files(load())
+    assert read_inputs(load()) == StudyInputs()
 
 
 def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
@@ -50,7 +52,12 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
     pieces = tmp_path / "tokenizer.model"
     pieces.write_bytes(b"pieces")
     study = load(overrides=[f"start={tmp_path}", f"tokenizer.path={pieces}"])
-    assert input_file_paths(study) == {"tokenizer.path": pieces, "start": tmp_path}
+    check_input_files(study)
+    names = {
+        key: [file[0] for file in found.files] for key, found in read_inputs(study).files.items()
+    }
+    assert names[("", "tokenizer.path")] == ["tokenizer.model"]
+    assert names[("", "start")] == ["digest.txt", "model.json", "tokenizer.model"]
 
 
 @pytest.mark.parametrize(
@@ -70,14 +77,14 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
 )
 def test_what_is_not_there_is_told_by_its_key(overrides: list[str], told: str):
     with pytest.raises(ConfigError, match=told):
-        input_file_paths(load(overrides=overrides))
+        check_input_files(load(overrides=overrides))
 
 
 def test_a_start_without_a_tokenizer_is_refused(tmp_path: Path):
     (tmp_path / "digest.txt").write_text("0\n")
     (tmp_path / "model.json").write_text(config_to_json(load().model))
     with pytest.raises(ConfigError, match=r"tokenizer\.path must be given with start"):
-        input_file_paths(load(overrides=[f"start={tmp_path}"]))
+        check_input_files(load(overrides=[f"start={tmp_path}"]))
 
 
 def test_contents_count_and_places_do_not(tmp_path: Path):

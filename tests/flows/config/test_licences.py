@@ -7,12 +7,14 @@ import pytest
 
 from flows.config.licences import check_allowed
 from flows.config.load import load
-from flows.study.graph import datasets_of, graph_of
+from flows.study.datasets import datasets_of
+from flows.study.inputs import read_inputs
 from infra.errors import ConfigError
 from infra.store.digest import identity_json
 from pipelines.fetch.fetch import NOTES
 from pipelines.prepare.licences import LicencesConfig
 from pipelines.records.licence import Licence
+from tests.flows.graphs import checked_graph
 
 STUDY = (
     "sources=[{reader: web, licence: CC-BY-4.0}, {reader: web, path: more}]",
@@ -42,19 +44,25 @@ def test_what_states_no_licence_has_the_identity_that_it_had():
     assert '"licence":{"licence":"CC-BY-4.0"}' in identity_json(stated["mixture/web"])
 
 
+def licence(words: list[str]) -> Licence:
+    """The licence of the web corpus of a study."""
+    study = load(overrides=words)
+    return datasets_of(study, read_inputs(study).licences)["mixture/web"].licence
+
+
 def test_what_fetched_data_have_beside_them_holds_unless_the_config_says_otherwise(tmp_path: Path):
     (tmp_path / "web").mkdir()
     fetched = {"licence": "CC0-1.0", "holder": "", "address": "https://example.org"}
     notes = {"0.tar": {"licence": fetched}, "1.tar": {"licence": fetched}}
     (tmp_path / "web" / NOTES).write_text(json.dumps(notes))
     words = [f"data_root={tmp_path}", "transfers={}", "sources=[{reader: web}]"]
-    assert datasets_of(load(overrides=words))["mixture/web"].licence == Licence(**fetched)
+    assert licence(words) == Licence(**fetched)
     words[-1] = "sources=[{reader: web, licence: MIT}]"
-    assert datasets_of(load(overrides=words))["mixture/web"].licence == Licence(licence="MIT")
+    assert licence(words) == Licence(licence="MIT")
     # A file without a licence is in the words, too.
     (tmp_path / "web" / NOTES).write_text(json.dumps({**notes, "2.tar": {"sha256": ""}}))
     words[-1] = "sources=[{reader: web}]"
-    found = datasets_of(load(overrides=words))["mixture/web"].licence
+    found = licence(words)
     assert found.licence == "CC0-1.0; none stated"
 
 
@@ -62,7 +70,7 @@ def test_a_near_miss_names_the_licence_and_its_source():
     words = ["sources=[{reader: web, licence: CC-BY-4.0}]", STUDY[1]]
     words.append("licences={allow: ['CC BY 4.0', GPL-3.0]}")
     with pytest.raises(ConfigError, match=r"'CC BY 4.0'.*nearest is 'CC-BY-4.0', of mixture/web"):
-        graph_of(load(overrides=words))
+        checked_graph(load(overrides=words))
     check_allowed(LicencesConfig(allow=("MIT",)), [("a", Licence(licence="CC-BY-4.0"))])
     with pytest.raises(ConfigError, match=r"nearest is 'Apache-2\.0'"):
         check_allowed(LicencesConfig(allow=("Apache-2",)), [("a", Licence(licence="Apache-2.0"))])

@@ -46,21 +46,48 @@ def test_a_budget_that_no_training_draws_is_a_warning():
     (line,) = warnings("budgets=[32,128,256]")
     assert line.startswith("warning: budgets 32, 128 are scored and no training of mqt, parcel")
     assert warnings("budgets=[32,128,256]", "train_budgets={}") == []  # From all, as in the paper.
+    # What one draws, those that are not named draw, too.
     (line,) = warnings("budgets=[32,256]", "train_budgets={mqt: [16, 256]}")
-    assert "budgets 32 are scored and no training of mqt draws" in line
+    assert "budgets 32 are scored and no training of mqt, parcel draws" in line
     stage = "transfers.chartqa.train.budgets=[32]"  # One training of two draws it.
     assert warnings("budgets=[32,256]", "train_budgets={}", stage) == []
 
 
-def test_methods_without_training_budgets_draw_from_all_they_serve():
-    study = load(overrides=["train_budgets={mqt: [16, 64]}"])
-    assert study.train_config_for(study.intermediary, "mqt") == replace(
-        study.intermediary, budgets=(16, 64)
+def test_elastic_methods_draw_alike():
+    # One that is not named, as a sweep adds it, draws as those that are.
+    study = load(overrides=["methods=[vanilla,m3,parcel,mqt_sa,parcel_fixed2,avgpool4]"])
+    assert study.train_config_for(study.intermediary, "mqt_sa") == replace(
+        study.intermediary, budgets=(16, 64, 256)
     )
-    assert study.train_config_for(study.intermediary, "parcel") == study.intermediary
-    assert study.intermediary.budgets is None
-    assert study.fine_tuning_of("chartqa", "mqt").budgets == (16, 64)
-    assert study.fine_tuning_of("chartqa", "parcel") == study.fine_tunings["chartqa"]
+    assert study.fine_tuning_of("chartqa", "parcel_fixed2").budgets == (64, 256)
+    # Nothing is drawn where there is one budget, and keys stay as they are.
+    for method in ("vanilla", "avgpool4"):
+        assert study.fine_tuning_of("chartqa", method) == study.fine_tunings["chartqa"]
+    # Without any stated, all draw from all that they serve.
+    free = load(overrides=["train_budgets={}"])
+    assert free.fine_tuning_of("chartqa", "parcel") == free.fine_tunings["chartqa"]
+    assert [*study.describe_budgets(), *free.describe_budgets()] == []
+
+
+def test_elastic_methods_that_do_not_draw_alike_are_a_warning():
+    study = load(overrides=["train_budgets={m3: [16], parcel: [16, 64, 256]}"])
+    assert study.fine_tuning_of("chartqa", "mqt") == study.fine_tunings["chartqa"]
+    assert study.draws() == {"m3": (16,), "mqt": (), "parcel": (16, 64, 256)}
+    (line,) = study.describe_draws()
+    assert "m3 from 16; mqt from all that they serve; parcel from 16, 64, 256" in line
+    uniform = load(overrides=["variants={wide: {of: parcel}}", "methods=[vanilla,parcel,wide]"])
+    assert uniform.draws() == {"parcel": (16, 64, 256), "wide": ()}
+    # M³ serves 4, which PARCEL does not: from [4, 16] both draw what they serve.
+    alike = ["train_budgets={m3: [4, 16], parcel: [16]}", "methods=[vanilla,m3,parcel]"]
+    assert load(overrides=alike).draws() == {}
+
+
+def test_a_budget_that_no_method_of_the_study_serves_is_refused():
+    with pytest.raises(ConfigError, match=r"budgets: no method of the study serves \[32\]; they"):
+        load(overrides=["methods=[vanilla,m3]", "budgets=[16,32,64,256]"])
+    # Vanilla alone has the budgets of its base.
+    (line,) = load(overrides=["methods=[vanilla]"]).describe_budgets()
+    assert line.startswith("warning: budgets 16, 64: no method of the study serves them")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
@@ -165,7 +192,7 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
         ("stage1.steps=5", r"stage1\.steps: no such key; did you mean total_steps\?"),
         ("transfers.chartqa.train.lr=3", r"transfers\.chartqa\.train\.lr: no such key.*peak_lr"),
         ("connectors.parcel.bucket=[62]", r"did you mean buckets\?"),
-        ("num_seeds=0", r"num_seeds: Input should be greater than or equal to 1, got 0"),
+        ("num_seeds=0", r"num_seeds: must be greater than or equal to 1, got 0"),
         ("methods=[vanilla,parcl]", r"methods\.1 must be one of .*parcel, .* got 'parcl'"),
         ("methods=[parcel,parcel]", "methods must not repeat a value"),
         ("budgets=[16,17,256]", r"no method serves \[17\]\. Accepted: even ones from 2 to 256"),
@@ -181,7 +208,7 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
         ("train_budgets.mqt=[16,16]", r"train_budgets\.mqt must be distinct budgets"),
         ("train_budgets.mtq=[16]", r"train_budgets must be one of vanilla, .* got 'mtq'"),
         ("stage1.warmup=3", r"stage1: warmup must be .* got 3\.0"),
-        ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: activitynet_cap"),
+        ("transfers.vqa={}", r"transfers: no benchmark 'vqa'; did .* Accepted: activitynet_cap"),
         ("model.text.vocab_size=7", r"vocab_size must be tokenizer\.vocab_size \+ 1152"),
         ("name=My Study", "name: "),
         (
@@ -190,14 +217,27 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
         ),
         ("compute.ray_address=head", r'"host:port" of a head, or "auto", got \'head\''),
         ("compute.ray_address=http://head:8265/x", r"got 'http://head:8265/x'"),
-        ("compute.cpus_per_evaluation=0", r"compute\.cpus_per_evaluation: Input should be greater"),
+        ("compute.cpus_per_evaluation=0", r"compute\.cpus_per_evaluation: must be greater"),
         ("stage1.peak_lr=.inf", r"demo: stage1\.peak_lr must be a finite number, got inf"),
         ("stage1.peak_lr=1e400", r"demo: stage1\.peak_lr must be a finite number, got inf"),
         ("stage1.peak_lr=.nan", "peak_lr must be positive, got nan"),
         ("compute.rebuild_limit=.inf", r"compute\.rebuild_limit must be a finite number, got inf"),
-        ("num_seeds=.inf", "num_seeds: Input should be a finite number, got inf"),
+        ("num_seeds=.inf", "num_seeds: must be a finite number, got inf"),
         ('name="a\\nb"', r"name: .* got 'a\\nb'"),
         ("name=a%b", "name: .* got 'a%b'"),
+        ("methods=[vanilla,parcl]", r"got 'parcl'; did you mean parcel\?$"),
+        ("methods=vanilla", r"methods: must be a list, got 'vanilla'; write methods=\[vanilla\]$"),
+        ("budgets=16,64", r"budgets: must be a list, got '16,64'; write budgets=\[16, 64\]$"),
+        (
+            "name=My_Study",
+            r"name: must be small letters, digits and -, and begin with a letter or digit, got 'My",
+        ),
+        (f"name={'a' * 41}", "name: must have at most 40 characters, and has 41, got 'aaa"),
+        ("num_seeds=two", "num_seeds: must be a whole number, got 'two'"),
+        ("paper=perhaps", "paper: must be true or false, got 'perhaps'"),
+        ("transfers.chartq={}", r"no benchmark 'chartq'; did you mean chartqa\? Accepted: "),
+        ("sources=[{reader: webb}]", r"got 'webb'; did you mean web\?$"),
+        ("transfers.chartqa.metric=anlss", r"got 'anlss'; did you mean anls\?$"),
         ("oops", "override must look like key.path=value, got 'oops'"),
     ],
 )
@@ -205,6 +245,33 @@ def test_mistakes_are_named_with_their_cure(override: str, told: str):
     with pytest.raises(ConfigError, match=told) as refused:
         load(overrides=[override])
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "",
+            r"mine\.yaml is empty: it must hold `key: value` lines; `base: demo` alone is a study",
+        ),
+        (
+            "a: [1\nb: 2\n",
+            r"mine\.yaml, line 2: not YAML that can be read: while parsing .*, expected",
+        ),
+        (
+            "base: demos\n",
+            r"mine\.yaml: base must be demo or a YAML file, got 'demos'; did you mean d",
+        ),
+        ("base: othr.yaml\n", r"got 'othr\.yaml'; did you mean other\.yaml\?$"),
+        ("7\n", r"mine\.yaml must hold `key: value` lines, got 7\."),
+    ],
+)
+def test_a_file_that_is_no_study_is_named_with_its_cure(tmp_path: Path, text: str, told: str):
+    (tmp_path / "other.yaml").write_text("base: demo\n")
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=told) as refused:
+        load(tmp_path / "mine.yaml")
+    assert "unicode string" not in str(refused.value)
 
 
 def test_a_study_knows_what_was_stated_of_it(tmp_path: Path):
@@ -230,3 +297,28 @@ def test_the_values_of_a_record_are_not_taken_for_statements():
     assert "grad_clip" not in stated
     assert "msvd_qa" not in again.statements["transfers"]
     assert "dropout" not in record["statements"]["stage1"]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("seed=010", r"seed: a number must not begin with 0, got 010: write 10"),
+        ("num_seeds=yes", r"num_seeds: .* got 'yes'"),
+        ("num_seeds=true", r"num_seeds: .* not true or false, got True"),
+        ("num_seeds=1:30", r"num_seeds: .* got '1:30'"),
+        ("stage1.peak_lr=true", r"stage1\.peak_lr: .* got True"),
+        ("budgets=[true, 16]", r"budgets\.0: .* got True"),
+        ("stage1.total_steps=1.5", r"stage1\.total_steps: must be a whole number, got 1\.5"),
+    ],
+)
+def test_what_is_no_number_of_yaml_1_2_is_refused(override: str, told: str):
+    with pytest.raises(ConfigError, match=told):
+        load(overrides=[override])
+
+
+def test_whole_numbers_may_have_exponents_and_files_name_the_line(tmp_path: Path):
+    assert load(overrides=["stage1.total_steps=1e2"]).stage1.total_steps == 100
+    path = tmp_path / "a.yaml"
+    path.write_text("base: demo\nnum_seeds: 02\n")
+    with pytest.raises(ConfigError, match=r"a\.yaml, line 2: .* got 02: write 2"):
+        load(path)

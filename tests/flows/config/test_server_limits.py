@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from flows.config.load import load
-from flows.config.server_limits import check_carried_studies, check_served, limit_variables
+from flows.config.server_limits import (
+    check_carried_studies,
+    check_served,
+    limit_variables,
+    limits_of,
+)
 from flows.study.form_values import form_problem, study_of_form
 from flows.study.serve import parse_auth
 from infra.errors import ConfigError
-from infra.store.store import Store
+from infra.store.store import Store, canonical_uri
 from pipelines.prepare.config import PrepareConfig
 
 
@@ -197,10 +202,10 @@ def test_a_run_of_the_form_carries_no_studies(form: dict[str, Any]):
         ({"overrides": [3]}, "overrides: 0: "),
         ({"given": ["g"]}, "given: "),
         ({"study": "g", "given": {"g": "x"}}, "given: g: "),
-        ({"overrides": ["num_seeds=2023-13-45"]}, "num_seeds: value must be YAML"),
+        ({"overrides": ["num_seeds=2023-13-45"]}, "demo: num_seeds: must be a whole number"),
         ({"overrides": ["num_seeds=!!timestamp x"]}, "num_seeds: value must be YAML"),
         ({"overrides": ["num_seeds=" + "[" * 3000]}, "num_seeds: value must be YAML, got '[["),
-        ({"overrides": ["num_seeds=0x" + "9" * 5000]}, "num_seeds: value must be YAML, got '0x"),
+        ({"overrides": ["num_seeds=0x" + "9" * 5000]}, "num_seeds: a number has at most 100"),
     ],
 )
 def test_whatever_a_form_holds_there_is_one_line_about_it(
@@ -223,3 +228,53 @@ def test_an_auth_string_has_a_name_and_a_password_and_is_never_shown(tmp_path: P
     assert "secret" not in str(refused.value)
     with pytest.raises(ConfigError, match="No such file"):
         parse_auth("@/no/such/file")
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        '{"PARCEL_SERVED_RUNNER": "own"}',
+        '{"PARCEL_SERVED_RUNNER": "own", "PARCEL_SERVED_STORE": null}',
+        '{"PARCEL_SERVED_RUNNER": "any", "PARCEL_SERVED_ROOTS": "[]"}',
+        '{"PARCEL_SERVED_RUNNER": "any", "PARCEL_SERVED_ROOTS": "{}"}',
+        '{"PARCEL_SERVED_RUNNER": "any", "PARCEL_SERVED_ROOTS": ""}',
+        '{"PARCEL_SERVED_STORE": "", "PARCEL_SERVED_ROOTS": "[\\"/\\"]"}',
+        "[]",
+        "null",
+        "{",
+    ],
+)
+def test_what_the_saved_limits_lack_is_the_narrowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: str
+):
+    (tmp_path / "limits.json").write_text(saved)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    store = str(tmp_path / "store")
+    limits = limits_of({"parameters": {"store": store}})
+    assert (limits.store, limits.any_runner, limits.roots) == (
+        canonical_uri(store),
+        False,
+        (store,),
+    )
+
+
+@pytest.mark.parametrize("stated", [[], 5, {"PARCEL_SERVED_RUNNER": "own"}, {"x": "y"}])
+def test_what_a_deployments_variables_lack_is_the_narrowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: Any
+):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    store = str(tmp_path / "store")
+    found = {
+        "parameters": {"store": store},
+        "work_pool_name": "gpus",
+        "job_variables": {"env": stated},
+    }
+    assert (limits_of(found).store, limits_of(found).any_runner) == (canonical_uri(store), False)
+
+
+def test_the_check_of_a_form_makes_no_store(tmp_path: Path):
+    store = tmp_path / "store"
+    for more in ({}, {"add": {"seeds": 4}}, {"failed": True}):
+        problem = form_problem({"study": "demo", "store": str(store), **more})
+        assert problem is None or "failed" in more, problem
+    assert not store.exists()

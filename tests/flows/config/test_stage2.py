@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from flows.config.input_files import input_file_paths
+from flows.config.input_files import check_input_files
 from flows.config.load import check_config, load
 from flows.config.study import StudyConfig
 from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.costs import costs_of
+from flows.study.datasets import datasets_of
 from flows.study.flops import flops_models
-from flows.study.graph import datasets_of, graph_of, results_plan
+from flows.study.graph import results_plan
 from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, identity_json
@@ -23,6 +24,7 @@ from model.checkpoint.config_json import config_to_json
 from model.config import ModelConfig
 from model.files import CONFIG, DIGEST
 from pipelines.sources.registry import BENCHMARKS
+from tests.flows.graphs import checked_graph
 
 
 def study(**stage2: Any) -> StudyConfig:
@@ -40,7 +42,7 @@ def step(graph: StudyGraph, name: str) -> Step:
 
 def test_a_study_without_it_has_the_steps_and_keys_it_had():
     plain, wide = (
-        {s.name: canonical_json([s.kind, s.config, s.seed]) for s in graph_of(config).steps}
+        {s.name: canonical_json([s.kind, s.config, s.seed]) for s in checked_graph(config).steps}
         for config in (load(), study())
     )
     del plain["results demo"]
@@ -56,7 +58,7 @@ def test_a_study_without_it_has_the_steps_and_keys_it_had():
 
 def test_every_method_goes_on_from_its_intermediary_and_its_transfers_from_there():
     config = study(num_seeds=1)
-    graph = graph_of(config)
+    graph = checked_graph(config)
     for method in config.methods:
         stage2 = step(graph, f"stage2 {method}")
         assert stage2.inputs["init"].name == f"intermediary {method}"
@@ -84,7 +86,7 @@ def test_budgets_keep_their_share_of_the_features_unless_said():
     assert view.budgets == (64, 256, 1024)
     assert view.train_budgets["m3"] == (64, 256, 1024)
     assert view.budgets_of("vanilla") == (1024,)
-    assert view.connectors["mqt"].mqt_keys == "positional"
+    assert view.connectors["mqt"].num_heads == 4
     assert view.connectors["mqt"].buckets == ()
     # A pooling's grid and the anchors' grow with the patches, so their budgets keep it, too.
     middle = high(image_px=336)
@@ -132,7 +134,7 @@ def test_records_and_recipes_are_those_of_the_larger_images():
         None,
         2,
     )
-    assert view.transfers["gqa"].train.freeze_vision
+    assert view.transfers["gqa"].train.freeze_vision == "all"
     assert "gqa" not in low.transfers
     sizes = {spec.prepare.image_px for spec in datasets_of(view).values()}
     assert sizes == {448}
@@ -207,7 +209,7 @@ def begun(
 
 
 def test_stages_that_are_left_out_are_those_before_the_start(tmp_path: Path):
-    graph = graph_of(begun(tmp_path, "stage1=null"))
+    graph = checked_graph(begun(tmp_path, "stage1=null"))
     for method in ("vanilla", "parcel"):
         assert step(graph, f"intermediary {method}").inputs["init"].name == "start"
     assert not [s for s in graph.steps if s.name.startswith("stage1")]
@@ -218,8 +220,7 @@ def test_each_method_may_start_from_a_checkpoint_of_its_own(tmp_path: Path):
     own = {m: checkpoint(tmp_path / m, load().model_of(m)) for m in methods}
     words = ("stage1=null", "intermediary=null", "methods=[vanilla, parcel]", "stage2={}")
     config = begun(tmp_path, *words, start=own)
-    assert input_file_paths(config)["start.parcel"] == own["parcel"]
-    graph = graph_of(config)
+    graph = checked_graph(config)
     for method in methods:
         assert step(graph, f"stage2 {method}").inputs["init"].name == f"start {method}"
         transfer = step(graph, f"transfer {method} chartqa seed={config.seeds[0]}")
@@ -246,21 +247,21 @@ def test_a_start_that_does_not_fit_is_refused_before_anything_runs(
 ):
     config = begun(tmp_path, *words, of=of)
     with pytest.raises(ConfigError, match=told):
-        input_file_paths(config)
+        check_input_files(config)
 
 
 def test_a_start_with_the_connector_of_its_method_is_taken(tmp_path: Path):
     config = begun(tmp_path, "stage1=null", "methods=[parcel]", of="parcel")
-    assert step(graph_of(config), "intermediary parcel").inputs["init"].name == "start"
-    input_file_paths(begun(tmp_path / "again", of="m3"))  # It has pooling only, and no parameters.
+    assert step(checked_graph(config), "intermediary parcel").inputs["init"].name == "start"
+    check_input_files(begun(tmp_path / "again", of="m3"))  # It has pooling only, and no parameters.
 
 
 def test_what_is_no_checkpoint_of_anybody_is_refused(tmp_path: Path):
     (tmp_path / "weights.npz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"start cannot be read, got .*weights\.npz"):
-        input_file_paths(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz"))
+        check_input_files(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz"))
     with pytest.raises(ConfigError, match=r"start must be an \.npz of big_vision, .*no such path"):
-        input_file_paths(begun(tmp_path / "b", "stage1=null", "start=gone"))
+        check_input_files(begun(tmp_path / "b", "stage1=null", "start=gone"))
 
 
 def test_softcaps_of_transfers_are_kept_where_a_study_says_so():
@@ -274,7 +275,9 @@ def test_softcaps_of_transfers_are_kept_where_a_study_says_so():
 
 def test_groups_of_parameters_must_be_there_before_anything_runs():
     def grouped(params: str, *words: str) -> StudyGraph:
-        return graph_of(load(overrides=[f"intermediary.groups=[{{params: {params!r}}}]", *words]))
+        return checked_graph(
+            load(overrides=[f"intermediary.groups=[{{params: {params!r}}}]", *words])
+        )
 
     spec = step(grouped("connector/.*"), "intermediary vanilla").config
     assert spec.train.groups[0].lr == 1.0  # Of PARCEL's parameters, if of none of vanilla's.

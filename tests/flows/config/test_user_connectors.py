@@ -27,12 +27,12 @@ from flows.study.costs import costs_of
 from flows.study.deploy import DeploymentTarget, check_code
 from flows.study.form import deployments_of
 from flows.study.form_values import form_problem
-from flows.study.graph import graph_of
 from flows.study.sweep import Sweep, SweepRun
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
+from tests.flows.graphs import checked_graph
 from tests.flows.steps.test_user_code import install
 from tests.flows.study.test_explain import fill, told
 
@@ -107,7 +107,7 @@ def test_a_file_beside_the_config_is_a_method(folder: Path):
     assert study.train_budgets[name] == (16, 256)
     assert study.model_of(name).connector.num_heads == 2
     assert study.connector_files == {name: str(folder / "own_ripples.py")}
-    names = {step.name for step in graph_of(study).steps}
+    names = {step.name for step in checked_graph(study).steps}
     assert {f"intermediary {name}", f"transfer {name} chartqa seed={study.seeds[0]}"} <= names
     costs = {cost.method: cost.tflops for cost in costs_of(study) if cost.budget == 16}
     assert 0.9 < costs[name] / costs["parcel"] < 1.1
@@ -119,7 +119,7 @@ def test_a_variant_may_be_of_it(folder: Path):
     name, variant = study.methods
     assert (name, variant) == ("own_ripples:Ripple", "longer")
     assert study.model_of(variant) == study.model_of(name)
-    scores = graph_of(study).cells.values()
+    scores = checked_graph(study).cells.values()
     assert {step.inputs["predictions"].config.connector for step in scores} == {name}
 
 
@@ -143,7 +143,7 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
     assert not any(path.startswith("own/own_installed") for path in checkout().files)
     by_version = {
         s.kind
-        for s in graph_of(study).steps
+        for s in checked_graph(study).steps
         if "own_installed_ripple" in libraries_of(s.kind, s.config)
     }
     assert by_version == {"checkpoint", "predictions"}
@@ -158,8 +158,8 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
 def test_ours_have_the_identity_they_had(folder: Path):
     demo = load(None, ["methods=[vanilla,parcel]"])
     beside = config(folder)
-    theirs = {step.name: canonical_json(step.config) for step in graph_of(beside).steps}
-    for step in graph_of(demo).steps:
+    theirs = {step.name: canonical_json(step.config) for step in checked_graph(beside).steps}
+    for step in checked_graph(demo).steps:
         if isinstance(step.config, EvaluateSpec):
             assert step.config.connector in step.name
         if isinstance(step.config, FitSpec) and " parcel" not in step.name:
@@ -171,13 +171,13 @@ def test_an_edit_makes_stale_what_trains_or_evaluates_with_it(
     folder: Path, tmp_path: Path, forget: Callable[[], None]
 ):
     store = Store(tmp_path / "store")
-    fill(store, graph_of(config(folder)))
-    assert {state for state, _ in told(store, graph_of(config(folder))).values()} == {"reused"}
+    fill(store, checked_graph(config(folder)))
+    assert {state for state, _ in told(store, checked_graph(config(folder))).values()} == {"reused"}
 
     def edited(name: str, text: str) -> dict[str, str]:
         (folder / name).write_text(text)
         forget()
-        found = told(store, graph_of(config(folder)))
+        found = told(store, checked_graph(config(folder)))
         return {node: why for node, (state, why) in found.items() if state == "stale"}
 
     assert not edited("own_ripples.py", RIPPLE.replace("that read", "which read"))
@@ -187,7 +187,7 @@ def test_an_edit_makes_stale_what_trains_or_evaluates_with_it(
     assert list(stale) == [wanted[0], f"{wanted[1]} chartqa seed={seed}"]
     assert all("own_start.DEVIATION changed" in why for why in stale.values())
     # Evaluations of a checkpoint that is there are stale by themselves, too.
-    graph = graph_of(config(folder))
+    graph = checked_graph(config(folder))
     kinds = {step.kind for node in graph.nodes if node.name in stale for step in node.steps}
     assert kinds == {"checkpoint", "predictions", "scores"}
 
@@ -211,7 +211,7 @@ print(vlm.abstract_params(recipes[0].config.model)["connector"]["queries"].shape
 
 @pytest.mark.slow
 def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
-    store, graph = Store(tmp_path / "store"), graph_of(config(folder))
+    store, graph = Store(tmp_path / "store"), checked_graph(config(folder))
     fill(store, graph)
     source, made, recipes = store.save_source(checkout().files), dict[Any, Artifact](), {}
     for step in graph.steps:
@@ -263,15 +263,15 @@ def test_one_that_is_none_is_told_in_a_line(folder: Path, method: str, told: str
 def test_one_that_breaks_its_promises_is_told_before_anything_runs(folder: Path):
     study = config(folder, methods=["own_ripples.py:Flat"], train_budgets={}, connectors={})
     with pytest.raises(ConfigError, match=r"methods: at 224 px own_ripples:Flat breaks 'programs'"):
-        graph_of(study)
+        checked_graph(study)
 
 
 def test_a_bank_that_stage_2_could_not_start_from_is_told_before_anything_runs(folder: Path):
     (folder / "own_banks.py").write_text(RIPPLE.replace("self.queries", "self.bank"))
     values = {"train_budgets": {}, "connectors": {}, "stage2": {"image_px": 448}}
     with pytest.raises(ConfigError, match=r"methods: at 448 px connector/bank has shape \(256, "):
-        graph_of(config(folder, methods=["own_banks.py:Ripple"], **values))
-    graph_of(config(folder, methods=["own_ripples.py:Ripple"], **values))
+        checked_graph(config(folder, methods=["own_banks.py:Ripple"], **values))
+    checked_graph(config(folder, methods=["own_ripples.py:Ripple"], **values))
 
 
 def test_a_run_from_the_ui_names_entry_points_only(folder: Path, monkeypatch):

@@ -22,15 +22,17 @@ from flows.steps import worker
 from flows.steps.job import command
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
+from flows.study.datasets import datasets_of
 from flows.study.deploy import DeploymentTarget, check_code
 from flows.study.explain import Explanation
-from flows.study.graph import datasets_of, decode_of, graph_of
+from flows.study.graph import decode_of
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
 from pipelines.sources.own_source import OwnSource
+from tests.flows.graphs import checked_graph
 from tests.flows.study.test_explain import fill, told
 
 pytestmark = pytest.mark.usefixtures("forget")
@@ -89,7 +91,7 @@ def metric_in(study: StudyConfig, benchmark: str) -> str:
 def test_what_is_not_said_has_a_default(folder: Path):
     study = config(folder)
     assert list(study.rows) == ["mine"]
-    assert not study.rows["mine"].main
+    assert study.rows["mine"].paper_row is None
     train = study.fine_tuning_of("mine", "vanilla")
     assert (train.total_steps, train.epochs, train.peak_lr, train.text_len) == (4, None, 3e-6, 64)
     found = datasets_of(study)
@@ -163,7 +165,7 @@ def test_a_published_benchmark_may_have_another_metric_and_no_other_reader(folde
             {"prompt": "{question}"},
             r"mine\.prompt may hold \{text\} and \{lang\}, got \{question\}",
         ),
-        ({"num_frames": 0}, r"transfers\.mine\.num_frames: Input should be greater"),
+        ({"num_frames": 0}, r"transfers\.mine\.num_frames: must be greater"),
         ({"prompts": "x"}, r"transfers\.mine\.prompts: no such key; did you mean prompt\?"),
         ({"decoding": {"beams": 0}}, r"transfers\.mine\.decoding: beams must be at least 1"),
         ({"eval_splits": ["a/b"]}, r"mine\.eval_splits: split of mine must be the name of a file"),
@@ -174,6 +176,18 @@ def test_mistakes_are_named(folder: Path, mine: dict, told: str):
     with pytest.raises(ConfigError, match=told) as refused:
         config(folder, **mine)
     assert "\n" not in str(refused.value)
+
+
+def test_a_module_of_the_current_folder_is_found_after_all_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    assert metric_in(config(folder, metric="own_scores:f1"), "mine") == "own_scores:f1"
+    assert sys.path[-1] == str(folder)
+    # It hides none of ours.
+    (folder / "model.py").write_text(METRIC)
+    with pytest.raises(ConfigError, match=r"transfers\.mine\.metric: .*model.* has no 'f1'"):
+        config(folder, metric="model:f1")
 
 
 def test_a_metric_that_takes_one_argument_is_refused(folder: Path):
@@ -245,17 +259,17 @@ def test_a_metric_scores_the_rows_own_answers_first(folder: Path, metric: str, t
         ConfigError,
         match=f"transfers.mine.metric: your metric (own_scores:f1 )?{told}",
     ):
-        graph_of(config(folder))
+        checked_graph(config(folder))
 
 
 def test_an_official_metric_is_tried_too(folder: Path):
     with pytest.raises(ConfigError, match=r"transfers\.mine\.metric: answers must hold one text"):
-        graph_of(config(folder, metric="relaxed_accuracy"))
-    graph_of(config(folder, metric="cider"))
+        checked_graph(config(folder, metric="relaxed_accuracy"))
+    checked_graph(config(folder, metric="cider"))
 
 
 def states(store: Store, study) -> dict[str, str]:
-    return {name: state for name, (state, _) in told(store, graph_of(study)).items()}
+    return {name: state for name, (state, _) in told(store, checked_graph(study)).items()}
 
 
 @pytest.mark.slow
@@ -263,11 +277,11 @@ def test_a_changed_metric_leaves_data_and_training_as_they_are(
     folder: Path, tmp_path: Path, forget: Callable
 ):
     store = Store(tmp_path / "store")
-    fill(store, graph_of(config(folder)))
+    fill(store, checked_graph(config(folder)))
     assert set(states(store, config(folder)).values()) == {"reused"}
     (folder / "own_scores.py").write_text(METRIC.replace("float(", "0.5 * ("))
     forget()
-    graph = graph_of(config(folder))
+    graph = checked_graph(config(folder))
     explained = Explanation(store, graph)
     stale = {s.name.split()[0] for s, v in explained.steps.items() if v.state == "stale"}
     assert stale == {"score", "chance"}
@@ -281,7 +295,7 @@ def test_a_changed_reader_makes_its_own_datasets_stale(
     folder: Path, tmp_path: Path, forget: Callable
 ):
     store, mine = Store(tmp_path / "store"), {"reader": "./own_reads.py:read", "path": "mine"}
-    fill(store, graph_of(config(folder, **mine)))
+    fill(store, checked_graph(config(folder, **mine)))
     (folder / "own_reads.py").write_text(READER.replace("Which?", "What?"))
     forget()
     found = states(store, config(folder, **mine))
@@ -297,7 +311,7 @@ def test_a_changed_reader_makes_its_own_datasets_stale(
 
 
 def test_the_sources_of_a_run_hold_its_code(folder: Path):
-    graph_of(config(folder))
+    checked_graph(config(folder))
     assert checkout().files["own/own_scores.py"] == METRIC.encode()
 
 
@@ -345,7 +359,7 @@ def test_a_deployment_brings_code_only_if_told_and_only_where_it_is(folder: Path
 
 @pytest.mark.slow
 def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Path):
-    store, graph = Store(tmp_path / "store"), graph_of(config(folder))
+    store, graph = Store(tmp_path / "store"), checked_graph(config(folder))
     source = store.save_source(checkout().files)
     made: dict[Step, Artifact] = {}
 

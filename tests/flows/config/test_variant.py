@@ -42,7 +42,7 @@ def test_a_variant_is_its_connector_with_other_budgets_and_another_length():
 
 
 def test_a_variant_makes_what_a_study_of_its_own_would_make():
-    """So what either has made, the other re-uses: names are no part of an identity."""
+    """So what either has made, the other reuses: names are no part of an identity."""
     both = graph_of(load(overrides=[METHODS, UNIFORM]))
     alone = graph_of(load(overrides=["methods=[vanilla, parcel]", "train_budgets={}"]))
 

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from flows.lineage import card
 from flows.lineage.card import CheckpointOrigin, model_card, picture_settings
 from infra.store.store import Artifact, Store
+from model.connector.budgets import supported_budgets
 from tests.flows.lineage.conftest import data_of, made, trained
 from tests.model.tiny_data import color_record
 from tests.model.tiny_model import tiny_model
@@ -78,3 +80,24 @@ def test_a_card_tells_data_and_contamination(tmp_path: Path, action: str, left: 
     assert f"    - {said}\n" in told
     assert "was compared with chartqa/eval" in told
     assert told.strip().endswith("- not screened: prepare chartqa/train")
+
+
+def test_the_example_asks_what_the_checkpoint_was_scored_on(tmp_path: Path):
+    store, cfg = Store(tmp_path / "store"), tiny_model("parcel")
+
+    def example(reader: object, budgets: list[int]) -> str:
+        name = str(reader)
+        split = data_of(store, tmp_path, name, [color_record(1)], config={"reader": reader})
+        scores = tuple(
+            made(store, "scores", f"score {name} {b}", {"data": split}, config={"budget": b})
+            for b in budgets
+        )
+        tuned = trained(store, f"transfer {name}", 5)
+        origin = CheckpointOrigin(store=store, name="", checkpoint=tuned, scores=scores, cells=())
+        return f"{card._example_prompt(origin)} @ {card._example_budget(cfg, origin)}"
+
+    assert example("chartqa", [4, 16, 8]) == "What is shown? @ 8"
+    own = {"reader": "mine:read", "prompt": "answer {lang} {text}"}
+    assert example(own, [4]) == "answer en What is shown? @ 4"
+    assert card._example_prompt(None) == "caption en"
+    assert card._example_budget(cfg, None) in supported_budgets(cfg)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
 from flows.steps.lookup import look_up
 from flows.steps.registry import step_code
-from flows.study.graph import graph_of
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import value_sha256
 from infra.store.environment import execution_environment
 from infra.store.store import Artifact, Attempt, Store
+from infra.store.variables import recorded_variables
+from tests.flows.graphs import checked_graph
 
 CONFIG = Path(__file__).parents[2] / "e2e" / "smallest.yaml"
 CELL = "chartqa:test_human/vanilla/256"
@@ -117,6 +119,11 @@ PLANTS = {
     "hardware": Plant(
         told=("hardware", "xla_flags", STAGE1), hardware={"xla_flags": "--xla_x=1"}, step=STAGE1
     ),
+    "a variable": Plant(
+        told=("hardware", "LIBTPU_INIT_ARGS", STAGE1),
+        hardware={"variables": {**recorded_variables(os.environ), "LIBTPU_INIT_ARGS": "--x=1"}},
+        step=STAGE1,
+    ),
 }
 
 
@@ -131,7 +138,7 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
       alike: whether what differs has no effect on the contents.
     """
     store.files = store.volatile  # Outlives no power cut, and need not.
-    graph = graph_of(load(CONFIG, [f"data_root={data}", f"name={name}", *plant.overrides]))
+    graph = checked_graph(load(CONFIG, [f"data_root={data}", f"name={name}", *plant.overrides]))
     tree = checkout().files
     if plant.edit:
         path, old, new = plant.edit

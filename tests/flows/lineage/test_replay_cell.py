@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,13 @@ from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import step_code, typed_config
 from flows.steps.replay import ReplayError
-from flows.study.graph import graph_of
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import canonical_json, value_sha256
 from infra.store.environment import execution_environment
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
+from tests.flows.graphs import checked_graph
 
 MAKER = "flows/steps/kinds/files.py"
 SPEC = FilesSpec(files=(("a.txt", "0" * 64, 1),))
@@ -42,7 +43,7 @@ def fresh(tmp_path: Path) -> Store:
     return quick(tmp_path / "fresh")
 
 
-def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str) -> Artifact:
+def made(store: Store, text: str, old: str = "", new: str = "", **hardware: Any) -> Artifact:
     """An artifact of the cheapest kind, and sources that are said to have made it.
 
     Args:
@@ -134,6 +135,24 @@ def test_what_a_processor_made_is_made_by_one(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("then", [{"NVIDIA_TF32_OVERRIDE": "0"}, {}])
+def test_recorded_variables_are_set_as_they_were(
+    store: Store, fresh: Store, monkeypatch: pytest.MonkeyPatch, then: dict[str, str]
+):
+    was = made(
+        store,
+        f"{then.get('NVIDIA_TF32_OVERRIDE')}\n",
+        '    lines = [f"{sha256}  {size}  {path}',
+        "    from os import environ\n    lines = [f\"{environ.get('NVIDIA_TF32_OVERRIDE')}",
+        variables=then,
+    )
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
+    assert again.is_same
+    assert not [d for d in again.elsewhere if d.what in then]
+
+
+@pytest.mark.slow
 def test_other_bytes_of_another_kind_of_machine_are_told_and_are_near(store: Store, fresh: Store):
     was = made(store, f"{'1' * 64}  1  a.txt\n", cpu="Abacus")
     (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
@@ -166,7 +185,8 @@ def test_every_config_of_a_study_is_read_back_from_its_manifest(tmp_path: Path):
     for folder in ("web", "chartqa"):
         (tmp_path / folder).mkdir()
     small = Path(__file__).parents[2] / "e2e" / "smallest.yaml"
-    steps = [*graph_of(load()).steps, *graph_of(load(small, [f"data_root={tmp_path}"])).steps]
+    studies = (load(), load(small, [f"data_root={tmp_path}"]))
+    steps = [step for study in studies for step in checked_graph(study).steps]
     for step in steps:
         plain = json.loads(canonical_json(step.config))
         assert value_sha256(typed_config(step.kind, plain)) == value_sha256(step.config), step.name

@@ -84,6 +84,14 @@ def write_study(
                     checkpoint=trained,
                     data=data,
                 )
+    results = make_results(store, plan, inputs)
+    config = {"name": name, "methods": [*methods], "transfers": {b: {} for b in benchmarks}}
+    end_run_record(store, config, RUN, results=results.key, artifacts=[results.key], failed=())
+    return f"{name}-{results.key.removeprefix('results-')}"
+
+
+def make_results(store: Store, plan: Plan, inputs: Mapping[str, Artifact]) -> Artifact:
+    """Runs the step of the table on scores that a store has."""
     asked = Recipe(
         kind="results",
         name="results",
@@ -92,10 +100,7 @@ def write_study(
     )
     attempt = Attempt(store, asked)
     list(make(StepContext(asked, store, attempt.path, attempt.path)))
-    results = attempt.commit({"prefect": {"flow_run_id": RUN}})
-    config = {"name": name, "methods": [*methods], "transfers": {b: {} for b in benchmarks}}
-    end_run_record(store, config, RUN, results=results.key, artifacts=[results.key], failed=())
-    return f"{name}-{results.key.removeprefix('results-')}"
+    return attempt.commit({"prefect": {"flow_run_id": RUN}})
 
 
 RUN = "4a6e6bd0-5d4c-4a86-9f0e-000000000001"

@@ -14,7 +14,8 @@ from flows.pages.study import study_of
 from flows.steps.accepted import accept_artifact
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
-from pipelines.records.dataset import OMISSIONS, REJECTS
+from pipelines.records.dataset import DESCRIPTION, OMISSIONS, REJECTS, DatasetInfo
+from pipelines.records.licence import LicenceCount
 from pipelines.records.schema import Omission, Reject
 
 
@@ -44,7 +45,7 @@ def test_page_tells_the_maker_links_the_inputs_and_draws_the_graph(tmp_path: Pat
     corpus = make(store, "corpus", "corpus")
     dataset = make(store, "dataset", "prepare web", raw=corpus)
     text = lineage.page(store, dataset, reused=True)
-    assert "**Reused**; made by run [01234567](/v2/runs/flow-run/0123456789)" in text
+    assert "**Reused**; made by run [0123456789](/v2/runs/flow-run/0123456789)" in text
     assert f"| raw | [corpus](/v2/artifacts/key/lineage-{corpus.key}) |" in text
     assert "| records | 7 |" in text
     assert '  n0["corpus"]\n  n1["prepare web"]\n  n0 --> n1' in text
@@ -134,3 +135,24 @@ def test_the_page_of_a_training_has_its_losses(toy: Store):
     assert base64.b64decode(picture).startswith(b"\x89PNG")
     (data, *_) = toy.artifacts("dataset")
     assert "![loss" not in lineage.page(toy, data, reused=False)
+
+
+def test_licences_and_names_of_strangers_are_no_markup_on_a_page(tmp_path: Path):
+    store = Store(tmp_path)
+    hostile = 'a | <script>x</script> [y](javascript:z) `w`"]'
+    parent = make(store, "corpus", hostile)
+    attempt = Attempt(
+        store, Recipe(kind="dataset", name=hostile, inputs={"raw": parent.as_input}, config={})
+    )
+    count = LicenceCount(licence=hostile, holder=hostile, address="javascript:z", records=0)
+    info = DatasetInfo(
+        name="web", parts={}, num_inputs=0, num_rejected=0, image_px=8, licences=(count,)
+    )
+    (attempt.path / DESCRIPTION).write_text(info.to_json())
+    text = lineage.page(store, attempt.commit({}), reused=False)
+    prose = re.sub("```json.*?```", "", text, flags=re.DOTALL)
+    assert "<script>" not in prose
+    assert "](javascript:" not in prose
+    row = 'a &#124; &#60;script&#62;x&#60;/script&#62; &#91;y&#93;(javascript:z) &#96;w&#96;"&#93;'
+    assert prose.count(row) >= 4  # Title, input, licence and holder.
+    assert '["a #124; #60;script#62;' in prose  # The boxes of the graph.

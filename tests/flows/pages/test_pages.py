@@ -356,3 +356,12 @@ def test_a_table_of_two_resolutions_has_pages_for_both(tmp_path: Path):
             page = get(client, cell)
             items = next(link for link in links(page) if "/items/" in link)
             assert "item by item" in told(get(client, items))
+
+
+@pytest.mark.parametrize("kind", ["results", "curves", "cell", "items", "item", "seen", "artifact"])
+@pytest.mark.parametrize("name", ["a" * 5000, "é" * 200, "x" * 256])
+def test_a_name_that_is_too_long_is_no_page(toy: Store, kind: str, name: str):
+    client = TestClient(pages_of(toy.uri), base_url="http://127.0.0.1")
+    for parts in range(1, 5):
+        path = "/".join([name] * parts)
+        assert client.get(f"/{kind}/{path}").status_code == 404, parts

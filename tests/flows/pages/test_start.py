@@ -2,10 +2,13 @@
 
 import datetime
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -99,19 +102,89 @@ def client_of(store: Store, server: ServerFacts | None = NIGHT, **more) -> TestC
 def test_the_start_page_says_what_runs_what_happened_and_what_comes(store: Store):
     text = get(client_of(store), f"{PAGES}/")
     seen = told(text)
-    assert "night 0c0ffee0 0 of 3 steps ended 2 × 1 GPU in use" in seen
+    assert "night 444455556666 0 of 3 steps ended 2 × 1 GPU in use" in seen
     assert "stage1 loss 1.93 · 1 GPU 540 of 900" in seen
     assert "1 min" in seen
     assert "stage2 compiles · 1 GPU" in seen
     assert "waiting for stage1: transfer a" in seen
     assert '<meta http-equiv="refresh"' in text
-    assert "3 done 0 re-used 1 failed 1 not begun" in seen
+    assert "3 done 0 reused 1 failed, 1 not run" in seen
     assert "stage1 vanilla: <b>out of memory</b>" in seen  # As text: it is escaped.
     assert f"parcel run owls --failed --store {store.uri}" in seen
     assert "night 2026-11-27 20:00 UTC" in seen
     assert "old off" in seen
     assert "20 steps to make" in seen
     assert "fine 1 run complete" in seen
+
+
+def test_the_start_page_of_an_empty_store_says_what_to_do_first(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    text = get(client_of(store), f"{PAGES}/")
+    seen = told(text)
+    assert "Begin here No run in this store has begun yet." in seen
+    assert f"parcel run --store {store.uri}" in seen
+    assert "/v2/deployments" in links(text)
+    # Without a runner, the form would start nothing.
+    only = get(client_of(store, ServerFacts(firings=(), can_start=False)), f"{PAGES}/")
+    assert "/v2/deployments" not in links(only)
+    ended(store, "fine", 1, [])
+    assert "Begin here" not in told(get(client_of(store), f"{PAGES}/"))
+
+
+def test_what_comes_next_is_never_older_than_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    from flows.study import live_pages, schedule
+
+    facts = live_pages._NewestFacts()
+    stopped, reading = threading.Event(), threading.Event()
+
+    def read() -> ServerFacts:
+        if stopped.is_set():
+            reading.wait(30)
+            return ServerFacts(firings=(), can_start=True)
+        return NIGHT
+
+    monkeypatch.setattr(schedule, "read_server_facts", read)
+    monkeypatch.setattr(live_pages, "_PATIENCE", 0.2)
+    while facts() is None:
+        pass
+    assert facts() == NIGHT
+    # All schedules are stopped; the page is opened an hour later, and again.
+    stopped.set()
+    pass_hour(facts)
+    old = facts()
+    assert old is not None
+    assert old.age >= 3600
+    store = Store(tmp_path / "store")
+    text = get(client_of(store, old), f"{PAGES}/")
+    assert "As it was 1 h 0 min ago; it is being read anew." in told(text)
+    assert '<meta http-equiv="refresh" content="5">' in text
+    reading.set()
+    monkeypatch.setattr(live_pages, "_PATIENCE", 30.0)
+    assert facts() == ServerFacts(firings=(), can_start=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_a_server_without_an_answer_said_before_stays_old(monkeypatch: pytest.MonkeyPatch):
+    from flows.study import live_pages, schedule
+
+    def fail() -> ServerFacts:
+        raise httpx.ReadTimeout("no answer")
+
+    facts = live_pages._NewestFacts()
+    monkeypatch.setattr(schedule, "read_server_facts", lambda: NIGHT)
+    while facts() is None:
+        pass
+    monkeypatch.setattr(schedule, "read_server_facts", fail)
+    pass_hour(facts)
+    for _ in range(3):
+        old = facts()
+        assert old is not None
+        assert old.age >= 3600
+
+
+def pass_hour(facts: Any) -> None:
+    facts._read_at -= 3600
+    facts._asked_at -= 3600
 
 
 def test_a_button_is_there_only_where_something_starts_the_run(store: Store):

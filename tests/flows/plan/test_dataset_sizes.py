@@ -1,7 +1,9 @@
 """Tests of the number of records of datasets that are, or are not, prepared."""
 
+import pytest
+
 from flows.config.load import load
-from flows.plan.dataset_sizes import DatasetSizes
+from flows.plan.dataset_sizes import DatasetSizes, num_examples
 from pipelines.sources.registry import BENCHMARKS
 
 
@@ -22,6 +24,43 @@ def test_limits_apply_to_published_sizes():
     study, sizes = load(overrides=words), DatasetSizes({})
     (row, *_) = study.rows
     assert (sizes.num_train(study, "chartqa"), sizes.num_eval(study, row)) == (90, 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("aokvqa_da", 17_056),
+        ("aokvqa_mc", 17_056),
+        ("docvqa", 37_490),
+        ("infovqa", 23_946),
+        ("stvqa", 23_446),
+        ("textvqa", 34_602),
+        ("vatex_cap", 21_850),
+        ("vizwizvqa", 20_523),
+        ("vqav2", 647_871),
+    ],
+)
+def test_a_benchmark_that_trains_without_its_scored_split_counts_without_it(name: str, count: int):
+    study = load(overrides=[f"transfers={{{name}: {{}}}}"])
+    assert DatasetSizes({}).num_train(study, name) == count
+
+
+def test_a_training_split_that_has_the_scored_one_counts_with_it():
+    docvqa = "transfers={docvqa: {train_split: train+val, allow_train_on_eval: true}}"
+    assert DatasetSizes({}).num_train(load(overrides=[docvqa]), "docvqa") == 44_812
+
+
+def test_every_trained_benchmark_has_a_size_that_its_published_files_may_have():
+    trained = {name: b for name, b in BENCHMARKS.items() if b.final_split}
+    counts = {name: num_examples(b, b.train_split) for name, b in trained.items()}
+    fewer = {name for name, b in trained.items() if counts[name] < b.num_train}
+    # Those, and no others, hold a scored split out of their last training.
+    assert fewer == {name for name, b in trained.items() if b.train_split != b.final_split}
+    for name in fewer:
+        # The scored part has one published size, and is the smaller one.
+        (row,) = trained[name].rows
+        assert row.size, name
+        assert counts[name] > 4 * row.size, name
 
 
 def test_another_split_has_no_published_size():

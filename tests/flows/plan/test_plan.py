@@ -4,6 +4,7 @@ import datetime
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,13 @@ from flows.config.load import load
 from flows.plan import plan as planning
 from flows.plan.plan import plan_markdown, plan_of, plan_text
 from flows.plan.prepared import PreparedData, plan_data
-from flows.plan.programs import UpdateEstimate
+from flows.plan.programs import UpdateEstimate, compile_program
 from flows.study.graph import decode_of
 from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.analysis.flops import Modality, prefill_flops
-from model.chips.compiler import PYTHON, Compiler
+from model.chips.compiler import PYTHON, Compiler, CompilerMissingError
 from model.chips.outcome import Outcome
 from model.chips.programs import HeldOutProgram, TrainProgram
 from model.connector import budgets
@@ -180,6 +181,9 @@ def test_transfers_are_counted_by_published_sizes_until_their_data_are_prepared(
     per_flop = pace.step_s[0] / sum(s.share * s.flops for s in pace.shapes)  # type: ignore[index]
     assert parcel.chip_hours
     assert parcel.chip_hours[0] == pytest.approx(parcel.flops * per_flop * 4 / 3600)
+    # Its weights twice and its gradients once, over the links of one chip's two axes of 2.
+    sent_s = parcel.steps * 8 * parcel.params / (4 * 45e9)  # type: ignore[operator]
+    assert parcel.chip_hours[1] - parcel.chip_hours[0] == pytest.approx(4 * sent_s / 3600)
 
 
 def test_part_of_a_split_has_no_published_size(monkeypatch, tmp_path: Path):
@@ -242,11 +246,11 @@ def test_evaluations_are_rows_from_prefills_alone_to_answers_of_full_length(
     weights_s = 2 * num_params(model) / SLICE.chip.memory_bandwidth
     longest = row.steps * decode.text_len * weights_s / 3600
     pace = next(r for r in plan.trainings if r.name == "intermediary parcel")
-    per_flop = pace.step_s[1] / sum(s.share * s.flops for s in pace.shapes)  # type: ignore[index]
+    per_flop = pace.step_s[0] / sum(s.share * s.flops for s in pace.shapes)  # type: ignore[index]
     assert row.chip_hours[1] == pytest.approx(row.flops * per_flop * 4 / 3600 + longest)
 
 
-def test_a_video_transfer_on_one_gpu_says_what_it_wants(tmp_path: Path, monkeypatch):
+def test_a_video_transfer_that_its_one_gpu_has_no_memory_for_is_named(tmp_path: Path, monkeypatch):
     monkeypatch.delenv(PYTHON, raising=False)
     words = ["methods=[vanilla]", "budgets=[256]", "stage1.batch_size=8", "intermediary=null"]
     video = "transfers={msvd_qa: {train: {batch_size: 8, total_steps: 2}}}"
@@ -254,7 +258,7 @@ def test_a_video_transfer_on_one_gpu_says_what_it_wants(tmp_path: Path, monkeypa
 
     def notes() -> list[str]:
         plan = plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
-        return [note for note in plan.notes if "a video transfer on one GPU wants" in note]
+        return [note for note in plan.notes if note.startswith("transfer vanilla msvd_qa: ")]
 
     assert not notes()  # The demo's model is small: it fits.
     sizes = {"width": 2304, "depth": 26, "mlp_dim": 9216, "num_heads": 8, "head_dim": 256}
@@ -267,7 +271,103 @@ def test_a_video_transfer_on_one_gpu_says_what_it_wants(tmp_path: Path, monkeypa
     )
     assert needed > 0.9 * 79.2 * GIB
     (note,) = notes()
-    assert f"wants {needed / GIB:.0f} GiB (msvd_qa vanilla: 512 rows of 8 frames" in note
+    assert f"a batch of 512 on 1 chip asks for up to {needed / GIB:.1f} GiB a chip" in note
+    # Eight GPUs for each transfer take the same batch in larger parts.
+    one = int(note.partition("microbatch: ")[2].partition(" ")[0])
+    words += ["compute.gpus_per_cell=8", "compute.microbatch=auto"]
+    (note,) = notes()
+    assert int(note.partition("a chip computes ")[2].partition(" ")[0]) > one
+
+
+def planned_rows(tmp_path: Path, *words: str):
+    study = load(overrides=["methods=[vanilla]", "budgets=[256]", CHARTS, *words])
+    plan = plan_of(study, tmp_path, NOTHING, day=DAY)
+    return plan, {row.what: row for row in plan.trainings}
+
+
+SLICE_OF_HOSTS = ("compute.topology=v4:2x2x2", "stage1.batch_size=8", "intermediary.batch_size=8")
+
+
+def test_a_transfer_is_planned_on_the_chips_of_its_process_not_on_the_slice(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.delenv(PYTHON, raising=False)
+    monkeypatch.setattr(planning, "compile_program", without_compiler)
+    plan, rows = planned_rows(tmp_path, *SLICE_OF_HOSTS)
+    assert {what: (row.topology, row.chips) for what, row in rows.items()} == {
+        "pretraining": ("v4:2x2x2", 8),
+        "transfers": ("v4:2x2x1", 4),
+        "evaluations": ("v4:2x2x1", 4),
+    }
+    study = load(overrides=["methods=[vanilla]", "budgets=[256]", CHARTS])
+    model, train = study.model_of("vanilla", transfer=True), study.fine_tunings["chartqa"]
+    assert rows["transfers"].memory_bytes == step_bytes(model, train, 256, devices=4)
+    # The columns of a terminal say so, too.
+    cells = next(line for line in plan_text(plan) if line.startswith("1 transfers vanilla")).split()
+    assert "4" in cells
+    # What a FLOP takes of a chip is the same; a batch of 4 sends as much over fewer links.
+    (stage,) = (row for row in plan.trainings if row.name == "intermediary vanilla")
+    per_flop = [r.chip_hours[0] / r.flops for r in (stage, rows["transfers"]) if r.chip_hours]
+    assert per_flop[0] == pytest.approx(per_flop[1])
+    assert not [note for note in plan.notes if "is refused" in note]
+
+
+def without_compiler(program, topology, compiler, *, flops, mfu):
+    raise CompilerMissingError("no compiler")
+
+
+def test_a_transfer_whose_batch_its_chips_do_not_divide_is_named_with_the_cure(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(planning, "compile_program", without_compiler)
+    words = [*SLICE_OF_HOSTS, "compute.launcher=srun", "compute.processes_per_cell=2"]
+    plan, rows = planned_rows(tmp_path, *words)
+    assert rows["transfers"].chips == 8
+    (note,) = (note for note in plan.notes if "is refused" in note)
+    assert note == (
+        "transfer vanilla chartqa: a batch of 4 is refused when it starts: it is no multiple of "
+        "its 8 chips; a batch_size of 8, or leave out compute.processes_per_cell, for one host"
+    )
+    assert not rows["transfers"].shapes
+    plan, _ = planned_rows(tmp_path, *words, "transfers.chartqa.train.batch_size=16")
+    assert not [note for note in plan.notes if "is refused" in note]
+
+
+def test_a_pretraining_is_planned_on_the_gpus_that_it_asks_for(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(planning, "compile_program", without_compiler)
+    words = ["compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"]
+    plan, _ = planned_rows(tmp_path, *words)
+    assert {row.chips for row in plan.trainings} == {1}
+    note = "trains on 1 of the 8 chips of h100:8; compute.gpus_per_stage and gpus_per_cell say"
+    assert [n.partition(" ")[0] for n in plan.notes if note in n] == ["stage1", "intermediary"]
+    words += ["compute.gpus_per_stage=8", "compute.gpus_per_cell=4"]
+    plan, _ = planned_rows(tmp_path, *words)
+    assert [row.chips for row in plan.trainings] == [8, 4, 4, 4]
+
+
+def test_cells_that_share_a_gpu_share_its_memory_in_the_plan(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(planning, "compile_program", without_compiler)
+    words = ["compute.topology=h100:1", "compute.cells_per_gpu=3"]
+    _, rows = planned_rows(tmp_path, *words)
+    whole = Topology.parse("h100:1").chip.program_bytes
+    assert rows["transfers"].program_bytes == pytest.approx(whole / 3)
+    assert rows["evaluations"].program_bytes == pytest.approx(whole / 3)
+
+
+def test_answers_that_a_chip_has_no_memory_for_are_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(planning, "compile_program", without_compiler)
+    words = ["compute.topology=v5e:1", "stage1.batch_size=8", "intermediary.batch_size=8"]
+
+    def notes(*more: str) -> list[str]:
+        plan, _ = planned_rows(tmp_path, *words, *more)
+        return [note for note in plan.notes if note.startswith("evaluations vanilla do not fit")]
+
+    assert not notes()
+    sizes = {"width": 4096, "depth": 48, "mlp_dim": 16384, "num_heads": 8, "head_dim": 256}
+    large = [f"model.text.{name}={size}" for name, size in sizes.items()]
+    (note,) = notes(*large)
+    assert "chartqa" in note
+    assert "in at most 15.8 GiB" in note
 
 
 def test_json_is_the_whole_plan(monkeypatch, tmp_path: Path):
@@ -275,6 +375,7 @@ def test_json_is_the_whole_plan(monkeypatch, tmp_path: Path):
     told = json.loads(json.dumps(plan.as_json()))
     assert (told["form"], told["topology"], told["chips"]) == (1, "v4:2x2x1", 4)
     assert [row["name"] for row in told["trainings"]] == [row.name for row in plan.trainings]
+    assert {(row["topology"], row["chips"]) for row in told["trainings"]} == {("v4:2x2x1", 4)}
     assert told["cost"] is None
     assert told["beside"] == ["42 TB stay"]
     assert told["trainings"][0]["shapes"][0]["compiled"]["compute_s"]
@@ -288,13 +389,25 @@ def test_a_batch_that_the_chips_do_not_divide_is_one_line(tmp_path: Path):
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed here"
 )
-def test_without_the_compiler_it_says_what_it_could_not_do(tmp_path: Path, monkeypatch):
+def test_tpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monkeypatch):
     monkeypatch.delenv(PYTHON, raising=False)
-    words = [ON, "stage1.batch_size=8", "intermediary.batch_size=8"]
+    words = [ON, "compute.mfu=0.3", "stage1.batch_size=8", "intermediary.batch_size=8"]
     plan = plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
-    assert plan.trainings[0].flops > 0
-    assert plan.trainings[0].memory_bytes is None
-    assert any("libtpu is not installed" in line for line in plan_text(plan))
+    stage1 = plan.trainings[0]
+    assert stage1.memory_bytes
+    assert stage1.step_s
+    assert stage1.step_s[0] == pytest.approx(stage1.shapes[0].flops / 4 / 275e12 / 0.3)
+    # Its weights twice and its gradients once, over the links of one chip's two axes of 2.
+    (shape,) = stage1.shapes
+    assert shape.compiled is not None
+    assert shape.compiled.traffic_bytes
+    assert stage1.step_s[1] - stage1.step_s[0] == pytest.approx(
+        shape.compiled.traffic_bytes / (4 * 45e9)
+    )
+    assert not [row.name for row in plan.trainings if row.chip_hours is None]
+    (line,) = (line for line in plan_text(plan) if "libtpu is not installed" in line)
+    assert line.startswith("by formula, at 30% of the peak (--mfu): ")
+    assert "processes: 1 for stage1, intermediary, each transfer" in plan.notes
 
 
 @pytest.mark.slow
@@ -322,6 +435,7 @@ def test_gpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monk
 
     def planned(mfu: float):
         words = ["compute.topology=h100:8", f"compute.mfu={mfu}"]
+        words += ["compute.gpus_per_stage=8", "compute.gpus_per_cell=8"]
         words += ["stage1.batch_size=8", "intermediary.batch_size=8"]
         return plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
 
@@ -339,6 +453,18 @@ def test_gpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monk
             assert one.interconnect_s == other.interconnect_s
     assert "(0 scaled)" in "\n".join(plan_text(slow))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_gpus_time_is_a_formula_where_its_compiler_has_the_memory():
+    class Known:
+        def outcome(self, program: Any, topology: Topology) -> Outcome:
+            return Outcome(memory_bytes=8.0, interconnect_s=0.5, traffic_bytes=3.0, compile_s=1.0)
+
+    program: Any = None
+    compiler: Any = Known()
+    found = compile_program(program, Topology.parse("h100:8"), compiler, flops=8e15, mfu=0.5)
+    assert found.compute_s == pytest.approx(1e15 / 989e12 / 0.5)
+    assert (found.memory_bytes, found.interconnect_s, found.by_formula) == (8.0, 0.5, False)
 
 
 def test_the_stage_that_all_methods_share_has_the_studys_microbatch(tmp_path: Path, monkeypatch):

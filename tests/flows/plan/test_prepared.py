@@ -14,12 +14,12 @@ from flows.steps import worker
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.flow import _APPROVAL
-from flows.study.graph import graph_of
 from infra import references
 from infra.source_code import checkout
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
+from tests.flows.graphs import checked_graph
 
 WORDS = ["transfers={chartqa: {eval_splits: [test], train: {batch_size: 8, total_steps: 4}}}"]
 STEPS = {"prepare mixture/web", "prepare chartqa/train", "prepare chartqa/eval"}
@@ -51,7 +51,7 @@ def prepare(config, store: Store, *names: str) -> None:
     """Prepares some datasets of a study, as a run does."""
     made: dict[str, Artifact] = {}
     source = store.save_source(checkout().files)
-    for step in graph_of(config).steps:
+    for step in checked_graph(config).steps:
         if step.name in {*names, *(name.replace("prepare", "files") for name in names)}:
             inputs = {role: made[read.name] for role, read in step.inputs.items()}
             recipe = look_up(store, step, inputs, frozenset(), source=source).recipe
@@ -211,7 +211,7 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
     )
     plan_data(config, store, count=10)
     approval_text = references.load_reference(_APPROVAL)
-    page = approval_text(Explanation(store, graph_of(config)))
+    page = approval_text(Explanation(store, checked_graph(config)))
     assert "| prepare chartqa/train | " in page
     assert "| sample of 1" in page
     assert "- preparing the 3 that were sampled takes " in page

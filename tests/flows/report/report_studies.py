@@ -13,7 +13,7 @@ PLAN = Plan(
     seeds=SEEDS,
 )
 CHANCE = {"chartqa": 12.5, "refcoco": 20.0}
-METRICS = {"chartqa": "relaxed_accuracy", "refcoco": "miou"}
+METRICS = {"chartqa": "relaxed_accuracy", "refcoco": "miou", "clips": "cider"}
 
 # benchmark, method, budget -> scores in the order of SEEDS; None is missing.
 TABLE = {
@@ -77,7 +77,9 @@ def rich_report() -> Report:
         resolution=224,
         also=(also,),
         costs=costs,
-        groups={"main": ("chartqa",)},
+        groups={"main suite": ("chartqa", "refcoco")},
+        group_sizes={"main suite": 27},
+        blocks={"chartqa": "Resolution-sensitive"},
         pretrainings=(0, 1, 1),
     )
     guesses = {"chartqa": items(12.0)}

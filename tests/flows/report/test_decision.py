@@ -15,7 +15,7 @@ from flows.report.decision import (
     decision_bound,
 )
 from flows.report.interval import PairedScores, estimate_interval
-from perf import decision as simulation
+from tests.flows.report import simulated_sweeps as simulation
 
 RNG = np.random.default_rng(7)
 
@@ -151,7 +151,7 @@ def share_wrong(shape: simulation.Equal, sweeps: int, max_seeds: int) -> float:
     ids=lambda shape: shape.name,
 )
 def test_equal_methods_are_seldom_called_different(shape: simulation.Equal):
-    """A small edition of `perf.decision`; the noise is two binomial standard errors."""
+    """A small edition; the noise is two binomial standard errors."""
     assert share_wrong(shape, 300, 12) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
 
 

@@ -104,7 +104,10 @@ def study(store: Store, *, odd_one: str = "cpu", cast_one: str = "") -> dict[str
             cell = CellKey(benchmark="chartqa", method=method, budget=256, seed=seed)
             found[str(cell)] = commit(store, recipe, files, "", answers(text))
     guesses = "".join(f"{json.dumps(row)}\n" for row in answers("0001"))
-    files = {"predictions.jsonl": guesses, "chance.json": '{"score": 25.0}'}
+    files = {
+        "predictions.jsonl": guesses,
+        "chance.json": '{"score": 25.0, "without_question": 50.0}',
+    }
     found[f"{CHANCE}chartqa"] = commit(store, Recipe(kind="chance", name="chance"), files, "")
     return found
 
@@ -240,3 +243,14 @@ def test_scores_are_split_by_what_was_asked(store: Store, tmp_path: Path):
     }
     own = rows["yes or no", "vanilla"]
     assert float(own["low"]) < float(own["score"]) < float(own["high"])
+
+
+def test_methods_that_draw_other_budgets_are_a_note(store: Store):
+    plan = dataclasses.replace(PLAN, draws={"m3": (16, 64), "parcel": ()})
+    report = gather_report(plan, (), study(store), store.get_cached)
+    assert report.sections[0].without_question == 50.0
+    (note,) = report.notes
+    assert note.startswith(
+        "Methods draw other budgets in training: m3 from 16, 64; parcel from all"
+    )
+    assert note in render_report(report, "md")

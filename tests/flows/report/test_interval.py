@@ -8,7 +8,7 @@ from scipy import linalg, stats
 
 from flows.report.interval import PairedScores, estimate_interval, holm_correction, mcnemar_test
 from flows.report.variance import clustered_variance
-from perf import intervals as simulation
+from tests.flows.report import simulated_studies as simulation
 
 RNG = np.random.default_rng(3)
 
@@ -249,7 +249,7 @@ def check_shape(shape: simulation.Shape, num_seeds: int, studies: int) -> None:
     ids=lambda shape: shape.name,
 )
 def test_intervals_of_three_seeds_hold_in_unwieldy_studies(shape: simulation.Shape):
-    """A small edition of `perf.intervals`, whose figures are in docs/explanation/statistics.md."""
+    """A small edition; docs/explanation/statistics.md has the figures of a large one."""
     check_shape(shape, 3, 400)
 
 
@@ -258,3 +258,31 @@ def test_intervals_hold_in_every_shape_of_study():
     for shape in shapes():
         for num_seeds in shape.seeds:
             check_shape(shape, num_seeds, 500)
+
+
+@pytest.mark.parametrize("values", [(0.0, 0.0), (100.0, 0.0), (100.0, 100.0)])
+def test_a_few_answers_on_several_benchmarks_settle_no_more_than_on_one(values: tuple[float, ...]):
+    def row(training: str, value: float) -> PairedScores:
+        items = np.full((2, 4), value)
+        return PairedScores(
+            values=items.mean(axis=1),
+            sources=("a", "b"),
+            counts=np.array([2, 2]),
+            items=items,
+            training=training,
+            low=-100.0,
+            high=100.0,
+            is_binary=True,
+        )
+
+    rows = [row(training, value) for training, value in zip("xy", values, strict=True)]
+    both = estimate_interval(rows, [0, 0])
+    assert both.low is not None
+    assert both.high is not None
+    assert both.p is not None
+    assert both.low <= 0.0 <= both.high
+    assert both.p > 0.05
+    for alone in rows:
+        one = estimate_interval([alone], [0, 0])
+        assert one.low is not None
+        assert one.low <= 0.0

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from flows.report.build import build_report
 from flows.report.cells import Cell, CellKey, Plan, Score
+from flows.report.json_file import read_json, to_json
+from flows.report.markdown import to_markdown
 from flows.report.spread import summarize_scores, t_interval
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
@@ -65,11 +68,59 @@ def test_aggregate_is_the_unweighted_mean_of_retentions_and_needs_all_rows():
 
 
 def test_groups_are_averaged_apart():
-    plan = Plan(**{**vars(PLAN), "groups": {"charts": ("chartqa",)}})
-    report = build_report(plan, scores(), CHANCE)
-    found = {(a.name, a.method, a.budget): a.retention for a in report.aggregates}
-    assert found["charts", "parcel", 256] == pytest.approx(95.0)
-    assert [s.group for s in report.sections] == ["charts", ""]
+    plan = dataclasses.replace(
+        PLAN,
+        benchmarks=("chartqa", "refcoco", "clips"),
+        groups={
+            "suite": ("chartqa", "refcoco"),
+            "charts": ("chartqa",),
+            "pictures": ("chartqa", "refcoco"),
+        },
+        group_sizes={"suite": 27, "charts": 2, "pictures": 22},
+        blocks={"chartqa": "charts"},
+    )
+    own = [*scores(), *(make("clips", "parcel", 256, seed, 12.0) for seed in SEEDS)]
+    report = build_report(plan, own, CHANCE)
+    found = {(a.name, a.method, a.budget): a for a in report.aggregates}
+    suite = found["suite", "parcel", 256]
+    assert (suite.expected, suite.of, suite.mean) == (2, 27, 49.5)
+    # Means over both, seed by seed: 48.5, 50 and 50.
+    assert suite.std == pytest.approx(statistics.stdev([48.5, 50.0, 50.0]))
+    assert found["all", "parcel", 256].mean == pytest.approx(37.0)
+    # A group of one benchmark, or of the same ones as a group before it, has no row.
+    assert {name for name, _, _ in found} == {"suite", "all"}
+    assert [s.group for s in report.sections] == ["charts", "", ""]
+
+
+def test_a_benchmark_left_out_of_means_has_a_table_and_no_part_in_anything_over_benchmarks():
+    plan = dataclasses.replace(
+        PLAN, benchmarks=("chartqa", "refcoco", "clips"), left_out=("clips",)
+    )
+    own = [
+        *scores(),
+        *(make("clips", method, 256, seed, 12.0) for method in PLAN.methods for seed in SEEDS),
+    ]
+    report, without = build_report(plan, own, CHANCE), build_report(PLAN, scores(), CHANCE)
+    assert report.aggregates == without.aggregates
+    assert report.comparisons == without.comparisons
+    assert report.sections[2].cell("parcel", 256).mean == 12.0
+    text = to_markdown(report)
+    assert "clips counts in no mean over benchmarks" in text
+    assert to_markdown(read_json(to_json(report))) == text
+
+
+def test_the_best_and_the_second_best_are_those_that_a_table_shows_and_the_reference_is_apart():
+    plan = dataclasses.replace(PLAN, methods=("vanilla", "parcel", "m3", "mqt", "own"))
+    means = {"vanilla": 90.0, "parcel": 60.04, "m3": 59.96, "mqt": 50.0, "own": 49.9}
+    own = [make("chartqa", m, 256, seed, mean) for m, mean in means.items() for seed in SEEDS]
+    section, other = build_report(plan, own, {}).sections
+    places = {method: section.place(section.cell(method, 256)) for method in plan.methods}
+    assert places == {"vanilla": 0, "parcel": 1, "m3": 1, "mqt": 2, "own": 0}
+    assert not any(other.place(cell) for cell in other.cells)
+    # One that lacks a seed has no place, and nobody is the best of one.
+    short = [s for s in own if s.method in ("vanilla", "parcel", "m3")][:-1]
+    (section, _) = build_report(plan, short, {}).sections
+    assert not any(section.place(cell) for cell in section.cells)
 
 
 def test_methods_of_one_budget_are_planned_there_only():

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from flows.report.build import build_report
 from flows.report.cells import Report
+from flows.report.json_file import read_json
 from flows.report.labels import Labels, label_report
 from flows.report.markdown import to_markdown
 from flows.report.plot import plot_png
@@ -73,6 +74,28 @@ def test_markdown_averages_over_benchmarks_only_when_all_are_there():
     assert "| all | 2 | parcel | 94.2 | – (80.0 over 1/2 rows) | 49.5 | – | 3 | 1 |\n" in table
     m3 = "| all | 2 | m3 | – (60.0 over 1/2 rows) | – (40.0 over 1/2 rows) | – | – | 3 | 1 |\n"
     assert m3 in table
+
+
+def test_every_form_marks_the_best_and_the_second_best_of_cells_and_of_means():
+    own = [
+        make(row, method, 256, seed, mean)
+        for row, mean in (("chartqa", 40.0), ("refcoco", 60.0))
+        for seed in SEEDS
+        for method, mean in (("vanilla", 80.0), ("parcel", mean + 3), ("m3", mean))
+    ]
+    report = build_report(PLAN, own, {})
+    table, chartqa = render_report(report, "md").split("## chartqa")
+    assert "| all | 2 | parcel | **66.2** |  | **53.0** |" in table.replace("– (0/2 rows)", "")
+    assert "| all | 2 | m3 | *62.5* |" in table
+    assert "| parcel | **43.0 ± 0.0** | – (0/3) |" in chartqa
+    assert "| m3 | *40.0 ± 0.0* |" in chartqa
+    assert "the best is bold and the second best italic, vanilla apart" in chartqa
+    means, scores = render_report(report, "latex").split(r"\end{table}")[:2]
+    assert r"& parcel & $\mathbf{53.0}_{\pm 0.0}$ & -- & \textbf{66.2} & -- \\" in means
+    assert r"& m3 & \underline{$50.0_{\pm 0.0}$} & -- & \underline{62.5} & -- \\" in means
+    assert r"& m3 & \underline{$40.0_{\pm 0.0}$}" in scores
+    linked = to_markdown(report, link=lambda text, c: f"[{text}](/{c.method})")
+    assert "**[43.0 ± 0.0](/parcel)**" in linked
 
 
 def test_markdown_links_the_cells_that_exist():
@@ -154,8 +177,9 @@ def test_every_form_shows_the_margin_and_no_retention_of_a_reference_below_chanc
     shown = [cell[c] for c in ("retention", "error", "margin", "above_chance")]
     assert shown == [None, 5.0, 1.0, False]
     assert r"refcoco & vanilla & $45.0_{\pm 5.0}$ &" in render_report(one_method(report), "latex")
-    best = r"refcoco & vanilla & $\mathbf{45.0}_{\pm 5.0}$ &  & -- &  & 44.0 \\"
-    assert best in render_report(report, "latex")
+    # The reference is what others are measured against: the best of them has no mark for it.
+    alone = r"refcoco & vanilla & $45.0_{\pm 5.0}$ &  & -- &  & 44.0 \\"
+    assert alone in render_report(report, "latex")
 
 
 def one_method(report: Report) -> Report:
@@ -171,11 +195,14 @@ def one_method(report: Report) -> Report:
 
 def test_latex_is_a_balanced_booktabs_table():
     text = render_report(REPORT, "latex")
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
     assert r"& parcel & $57.0_{\pm 3.0}$ & $49.5_{\pm 2.1}^{2/3}$ & 95.0 & 83.9 &  \\" in text
     assert r"& m3 & --$^{0/3}$ & $45.0^{1/3}$ & -- & 75.0 &  \\" in text
-    body = [line for line in text.splitlines() if line.endswith(r" \\") and "multi" not in line]
-    assert {line.count(" & ") for line in body} == {6}
+    for table, separators in zip(text.split(r"\end{table}"), (5, 6), strict=False):
+        body = [
+            line for line in table.splitlines() if line.endswith(r" \\") and "multi" not in line
+        ]
+        assert {line.count(" & ") for line in body} == {separators}
 
 
 def test_latex_has_its_draws_in_the_caption_and_marks_what_stands():
@@ -193,11 +220,12 @@ def test_latex_has_its_draws_in_the_caption_and_marks_what_stands():
     ]
     text = render_report(build_report(PLAN, own, CHANCE), "latex")
     assert r"over 3 seeds from 1 pretraining. Bold: the best at a budget, with $^{*}$ where" in text
+    assert "the number of benchmarks); underlined: the second best, vanilla apart." in text
     assert "from 1 pretraining, each score over 4 items. Bold" in render_report(
         rich_report(), "latex"
     )
     assert r"& parcel & $\mathbf{59.1}_{\pm 0.1}^{*}$ & $\mathbf{55.0}_{\pm 4.6}$ &" in text
-    assert r"& m3 & $55.0_{\pm 0.1}$ & $54.7_{\pm 4.5}$ &" in text
+    assert r"& m3 & \underline{$55.0_{\pm 0.1}$} & \underline{$54.7_{\pm 4.5}$} &" in text
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
@@ -276,3 +304,31 @@ def test_importing_the_report_imports_nothing_heavy():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_without_the_reference_there_is_no_retention_anywhere():
+    plan = dataclasses.replace(PLAN, methods=("parcel", "m3"), full_budget=256)
+    own = [score for score in scores() if score.method != "vanilla"]
+    report = build_report(plan, own, CHANCE)
+    for form in ("md", "latex", "csv"):
+        text = render_report(report, form)
+        assert "etention" not in text, form
+        assert "vanilla" not in text, form
+    (section, _) = json.loads(render_report(report, "json"))["benchmarks"]
+    assert not any("retention" in cell for cell in section["cells"])
+
+
+def test_the_score_without_the_question_stands_beside_chance():
+    report = build_report(PLAN, scores(), CHANCE, question_blind={"chartqa": 41.5})
+    text = render_report(report, "md")
+    assert rows_of(text, "chartqa")["method"][-2:] == ["chance", "no question"]
+    assert rows_of(text, "chartqa")["parcel"][-2:] == ["12.5", "41.5"]
+    # One without several questions on a picture has no such column.
+    assert rows_of(text, "refcoco")["method"][-1] == "chance"
+    assert "No question is the score of the best one answer" in text
+    assert "& No question" in render_report(report, "latex")
+    rows = list(csv.DictReader(io.StringIO(render_report(report, "csv"))))
+    assert {row["without_question"] for row in rows} == {"41.5000", ""}
+    again = read_json(render_report(report, "json"))
+    assert [s.without_question for s in again.sections] == [41.5, None]
+    assert render_report(again, "md") == text

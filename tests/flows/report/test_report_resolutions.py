@@ -56,7 +56,8 @@ def test_every_form_tells_the_resolution_and_only_where_there_are_several():
         ("refcoco", "224"),
         ("chartqa@448", "448"),
     }
-    tables = render_report(report, "latex").split(r"\end{tabular}")
+    # Means stand before the benchmarks of a resolution; there is one row at 448 px, so none there.
+    _, *tables = render_report(report, "latex").split(r"\end{tabular}")
     assert [("1024" in table, "256" in table) for table in tables[:2]] == [
         (False, True),
         (True, False),

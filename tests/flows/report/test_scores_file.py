@@ -1,13 +1,19 @@
 """Score files: the report of a small one, and one line for what is wrong with a bad one."""
 
+import csv
+import re
 from pathlib import Path
 
 import pytest
 
+from flows.report.cells import Report
+from flows.report.headline import headline_text
+from flows.report.json_file import read_json, to_json
 from flows.report.render import render_report
-from flows.report.scores_file import COLUMNS, ScoreFileError, paper_suites, read_scores
+from flows.report.scores_file import COLUMNS, SEEDS, ScoreFileError, read_scores
 
 HEADER = ",".join(COLUMNS)
+WITH_SEEDS = f"{HEADER},{SEEDS}"
 GOOD = [
     "general,GQA,224,256,m3,60.0,0.5,80.0",
     "general,GQA,224,64,m3,40.0,,80.0",
@@ -41,33 +47,86 @@ def test_rows_groups_and_resolutions_are_averaged(write):
     assert gqa.cell("m3", 256).retention == 75.0
     assert gqa.cell("vanilla", 256).mean == 80.0
     assert gqa.cell("vanilla", 64).expected == 0
-    half = 4.302652729749 * 0.5 / 3**0.5
-    assert gqa.cell("m3", 256).low == pytest.approx(60 - half)
-    assert gqa.cell("m3", 64).low is None
     found = {(a.resolution, a.name, a.method, a.budget): a for a in report.aggregates}
-    assert found[224, "all", "m3", 256].retention == 62.5
-    assert found[224, "all", "m3", 256].mean == 45.0
-    assert found[224, "all", "m3", 64].retention is None
-    assert found[448, "general", "m3", 1024].retention == 112.5
+    # Both rows at 224 px are of the paper's 27; one row at 448 px is no group.
+    assert {(resolution, name) for resolution, name, _, _ in found} == {(224, "main suite")}
+    assert found[224, "main suite", "m3", 256].retention == 62.5
+    assert found[224, "main suite", "m3", 256].mean == 45.0
+    assert found[224, "main suite", "m3", 64].retention is None
+
+
+def test_groups_that_only_the_file_has_are_averaged_too(write):
+    lines = [f"mine,{name},224,256,m3,{score},,80.0" for name, score in (("a", 40), ("b", 60))]
+    report = read_scores(write(*GOOD, *lines))
+    found = {(a.name, a.method, a.budget): a for a in report.aggregates}
+    assert {name for name, _, _ in found} == {"main suite", "mine", "all"}
+    own = found["mine", "m3", 256]
+    assert (own.retention, own.expected, own.of) == (62.5, 2, 0)
+    assert found["all", "m3", 256].expected == 4
 
 
 def test_empty_and_absent_cells_are_missing(write):
-    report = read_scores(write(*GOOD), seeds=5)
+    report = read_scores(write(*GOOD))
     empty, absent = report.sections[1].cell("m3", 64), report.sections[0].cell("parcel", 256)
-    assert [(c.mean, c.n, c.expected) for c in (empty, absent)] == [(None, 0, 5)] * 2
-    assert "– (0/5)" in render_report(report, "md")
+    assert [(c.mean, c.n, c.complete) for c in (empty, absent)] == [(None, 0, False)] * 2
+    text = render_report(report, "md")
+    assert re.search(r"\| m3 \| [*]*30\.0 ± 1\.0[*]* \| – \|", text)
 
 
-def test_headline_suite_says_how_many_of_its_rows_there_are(write):
-    found = {(a.name, a.method, a.budget): a for a in read_scores(write(*GOOD)).aggregates}
-    headline = found["headline", "m3", 256]
-    assert (headline.rows, headline.expected, headline.retention) == (2, 27, None)
-    assert found["headline video", "parcel", 256].partial == 95.0
-    assert [len(paper_suites()[n]) for n in ("headline", "headline video", "headline image")] == [
-        27,
-        5,
-        22,
-    ]
+def fields(report: Report, form: str = "csv") -> list[dict[str, str]]:
+    return list(csv.DictReader(render_report(report, form).splitlines()))
+
+
+def test_a_number_of_seeds_that_the_file_does_not_have_is_printed_nowhere(write):
+    report = read_scores(write(*GOOD))
+    assert report.sections[0].cell("m3", 256).complete
+    for shown in (report, read_json(to_json(report))):
+        assert {(row["n"], row["expected"], row["low"]) for row in fields(shown)} == {("", "", "")}
+        assert {entry.seeds for entry in shown.aggregates} == {0}
+        assert shown.sections[0].cell("m3", 256).std == 0.5
+        text = render_report(shown, "md")
+        # Not of vanilla either, nor of pretrainings.
+        assert "| vanilla | – |" in text
+        assert "| m3 | – |" in text
+        assert "the number of pretrainings behind them is not known" in text
+        assert not re.search(r"\d seeds?\b|\d pretrainings?\b|one seed|one pretraining", text)
+        latex = render_report(shown, "latex")
+        assert latex.count("over an unknown number of seeds") == 3
+        assert "1 seed" not in latex
+
+
+def test_numbers_of_seeds_in_the_file_are_printed_where_they_are_and_give_intervals(write):
+    lines = [f"{line},{num}" for line, num in zip(GOOD, (3, "", 5, "", 5, 2), strict=True)]
+    report = read_scores(write(*lines, header=WITH_SEEDS))
+    found = {
+        (row["benchmark"], row["resolution"], row["method"], row["budget"]): row["n"]
+        for row in fields(report)
+        if row["n"]
+    }
+    assert found == {
+        ("GQA", "224", "m3", "256"): "3",
+        ("MSVD-QA", "224", "m3", "256"): "5",
+        ("MSVD-QA", "224", "parcel", "256"): "5",
+        ("GQA", "448", "m3", "1024"): "2",
+    }
+    half = 4.302652729749 * 0.5 / 3**0.5
+    assert report.sections[0].cell("m3", 256).low == pytest.approx(60 - half)
+    assert report.sections[0].cell("m3", 64).low is None
+    seeds = {(e.method, e.budget): e.seeds for e in report.aggregates}
+    assert (seeds["m3", 256], seeds["m3", 64], seeds["vanilla", 256]) == (5, 0, 0)
+    assert "over 5 seeds, where their number is known" in render_report(report, "latex")
+    assert read_json(to_json(report)).sections[0].cell("m3", 256).n == 3
+
+
+def test_a_group_says_how_many_of_the_papers_benchmarks_it_has(write):
+    report = read_scores(write(*GOOD))
+    found = {(a.name, a.method, a.budget): a for a in report.aggregates}
+    suite = found["main suite", "m3", 256]
+    assert (suite.rows, suite.expected, suite.of) == (2, 2, 27)
+    assert found["main suite", "parcel", 256].partial == 95.0
+    assert "| main suite | 2 of 27 | m3 | 62.5 |" in render_report(report, "md")
+    assert "main suite (2 of 27) & vanilla" in render_report(report, "latex")
+    assert headline_text(report) == "m3@256: 62.5 % of vanilla over 2 of the 27 benchmarks"
 
 
 def test_column_order_and_a_byte_order_mark_do_not_matter(write, tmp_path: Path):
@@ -113,5 +172,9 @@ def test_bad_files_are_named(write, tmp_path: Path):
     (tmp_path / "image.csv").write_bytes(b"\x89PNG\xff")
     with pytest.raises(ScoreFileError, match=r"image.csv: cannot be read, not UTF-8 text"):
         read_scores(tmp_path / "image.csv")
-    with pytest.raises(ValueError, match="seeds must be >= 1, got 0"):
-        read_scores(write(*GOOD), seeds=0)
+    for seeds, message in (
+        ("0", "seeds must be a whole number >= 1, got '0'"),
+        ("1", "score_std must be empty with one seed, got '0.5'"),
+    ):
+        with pytest.raises(ScoreFileError, match=rf"scores.csv:2: {message}"):
+            read_scores(write(f"{GOOD[0]},{seeds}", header=WITH_SEEDS))

@@ -17,6 +17,7 @@ from flows.pages.cards import Cards
 from flows.pages.lineage import page
 from flows.steps import worker
 from flows.steps.kind import Kind, Step, StepContext
+from flows.steps.labels import Labels
 from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
 from flows.study.explain import Explanation
@@ -103,9 +104,9 @@ def test_a_kind_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for kind in (drawings, verdicts):
         monkeypatch.setitem(KINDS, kind.name, kind)
     store = Store(tmp_path / "store")
-    data = Step(kind="drawings", name="draw")
-    step = Step(kind="verdicts", name="judge", inputs={"data": data})
-    nodes = [GraphNode(name=one.name, jobs=(StepJob(steps=(one,)),)) for one in (data, step)]
+    data = Step(kind="drawings", labels=Labels(action="draw"))
+    step = Step(kind="verdicts", labels=Labels(action="judge"), inputs={"data": data})
+    nodes = [GraphNode(labels=one.labels, jobs=(StepJob(steps=(one,)),)) for one in (data, step)]
     graph = StudyGraph(nodes=tuple(nodes), cells={}, results=None)
     assert [line.split()[:2] for line in Explanation(store, graph).lines(KeepConfig())][:2] == [
         ["new", "draw"],

@@ -1,5 +1,6 @@
 """Raw files, on a disk or in a bucket: looked at where they changed, never read in vain."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from flows.steps.kind import StepContext
 from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
 from flows.study.explain import Explanation
-from flows.study.graph import graph_of
 from infra.references import load_reference
 from infra.store import raw_files
 from infra.store.lineage import verify_artifact
@@ -19,7 +19,11 @@ from infra.store.store import Artifact, Store
 from pipelines.records.dataset import OMISSIONS
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
+from tests.flows.graphs import checked_graph
 from tests.gcs.objects import Content
+from tests.pipelines.conftest import write_video
+
+__all__ = ["write_video"]
 
 LONG_AGO = 1_600_000_000
 PREPARE = "{num_workers: 1, num_shards: 2, max_reject_rate: 0.5}"
@@ -43,17 +47,18 @@ def raw(drawn: Path, tmp_path: Path) -> Path:
     return root
 
 
-def graph(data_root: object):
-    overrides = [f"data_root={data_root}", "sources=[{reader: web}]", "transfers={}", "hygiene="]
-    overrides += [f"prepare={PREPARE}"]
-    return graph_of(load(overrides=overrides), "prepare")
+def graph(data_root: object, reader: str = "web", prepare: str = PREPARE):
+    sources = f"sources=[{{reader: {reader}}}]"
+    overrides = [f"data_root={data_root}", sources, "transfers={}", "hygiene="]
+    overrides += [f"prepare={prepare}"]
+    return checked_graph(load(overrides=overrides), "prepare")
 
 
-def run(store: Store, data_root: object) -> tuple[list[str], Artifact]:
+def run(store: Store, data_root: object, *words: str) -> tuple[list[str], Artifact]:
     """Runs what is missing; returns the kinds of steps that were made, and the dataset."""
     made: list[str] = []
     artifacts: dict = {}
-    for step in graph(data_root).steps:
+    for step in graph(data_root, *words).steps:
         inputs = {role: artifacts[read] for role, read in step.inputs.items()}
         found = look_up(store, step, inputs, set())
         if found.artifact is None:
@@ -127,6 +132,24 @@ def test_a_stray_file_is_told_and_makes_nothing_new_that_reads_the_dataset(
     assert strayed.as_input == clean.as_input
     digests = {"dataset": load_reference(KINDS["dataset"].content)}
     assert [*verify_artifact(store, strayed.key, digests)] == []
+
+
+@pytest.mark.slow
+def test_the_manifest_counts_the_decoders_that_clips_had(tmp_path: Path, write_video):
+    (tmp_path / "raw" / "videos").mkdir(parents=True)
+    write_video(tmp_path / "raw" / "videos" / "a.mp4")
+    for name in "bc":
+        write_video(tmp_path / "raw" / "videos" / f"{name}.avi", codec="mpeg4")
+    prepare = f"{PREPARE[:-1]}, decoder: decord}}"
+    _, dataset = run(Store(tmp_path / "store"), tmp_path / "raw", "videos", prepare)
+    counts = {name: num for name, num in dataset.manifest.counts.items() if "decoded" in name}
+    has_decord = importlib.util.find_spec("decord") is not None
+    wanted = (
+        {"decoded_by_decord": 1, "decoded_by_pyav": 2} if has_decord else {"decoded_by_pyav": 3}
+    )
+    assert counts == wanted
+    assert ("decord" in dataset.manifest.libraries) == has_decord
+    assert dataset.manifest.config["prepare"]["decoder"] == "decord"
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
+from flows.steps.labels import Labels
 from flows.study.data_mend import _find_or_make
-from flows.study.graph import raw_files_spec
+from flows.study.datasets import raw_files_spec, raw_folders
 from infra.errors import ConfigError
 from infra.store.raw_fingerprint import RawFingerprint
 from infra.store.store import Artifact, Store
@@ -72,13 +73,13 @@ def prepared(store: Store, corpus: Path) -> Artifact:
     spec = DatasetSpec(reader="jsonl", path="own", split="train", prepare=PREPARE)
     files = Step(
         kind="raw_files",
-        name="files own",
-        config=raw_files_spec(spec, RawFingerprint(str(corpus))),
+        labels=Labels(action="files", subject="own"),
+        config=raw_files_spec(spec, RawFingerprint(str(corpus)).sha256(raw_folders(spec))),
         location=str(corpus),
     )
     dataset = Step(
         kind="dataset",
-        name="prepare own",
+        labels=Labels(action="prepare", subject="own"),
         config=spec,
         inputs={"raw": files},
         location=str(corpus),
@@ -119,7 +120,7 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     after = opened.get(key)
     reused = after.manifest.counts["reused_shards"]
     assert 3 <= reused < 6
-    assert counts == f"12 inputs = 10 records + 2 rejects; {reused} of 6 shards re-used"
+    assert counts == f"12 inputs = 10 records + 2 rejects; {reused} of 6 shards reused"
     fresh = prepared(Store(str(tmp_path / "fresh")), corpus)
     assert fresh.key == after.key
     assert fresh.manifest.files == after.manifest.files

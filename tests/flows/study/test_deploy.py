@@ -231,6 +231,14 @@ def test_a_docker_worker_makes_a_container_with_image_and_store():
         ({"variables": {"gpu": 1}}, r"--job-variable must be one of .* got gpu=1; accepted: "),
         ({"variables": {"stream_output": "maybe"}}, "--job-variable stream_output: 'maybe' is not"),
         ({"cron": "daily"}, "--cron must be five fields: .* got 'daily'"),
+        (
+            {"cron": "0 0 31 4 *"},
+            r"got '0 0 31 4 \*': no calendar has it: day of month 31, month 4",
+        ),
+        (
+            {"cron": "* * * * * *"},
+            "--cron must be five fields: .*: it has 6; seconds and years are",
+        ),
         ({"cron": "0 6 * * *", "timezone": "Berlin"}, "--timezone must be .* got 'Berlin'"),
         ({"store": "gcs://lab"}, "--store: store must be a folder or gs://bucket/prefix"),
     ],

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from flows.report.durations import time_left_text
 from flows.study.display import Display
-from infra.progress import Progress
+from infra.progress import Progress, wait_line
 
 
 def test_minutes_go_on_after_an_hour(monkeypatch: pytest.MonkeyPatch):
@@ -63,3 +63,48 @@ def test_many_that_are_reused_are_one_line():
     first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.endswith("[700/900] reused 700 steps")
     assert "[701/900] made" in second
+
+
+def test_of_steps_that_are_not_run_for_one_reason_the_first_is_printed():
+    console = Console(file=io.StringIO(), highlight=False, width=200)
+    display = Display(40, console)
+    display.finish("stage1", outcome="failed", detail=": out of memory")
+    for number in range(35):
+        display.finish(f"cell {number}", outcome="not run", detail=": since stage1 failed")
+    display.finish("other", outcome="made", seconds=2.0)
+    failed, held, made = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert failed.endswith("stage1: out of memory")
+    assert held.endswith("cell 0: since stage1 failed; more such steps are only counted")
+    assert "[ 37/40] made" in made
+
+
+def test_a_log_file_shows_that_time_goes_on_while_nothing_is_reported(monkeypatch):
+    monkeypatch.setattr("flows.study.display.WAIT_EVERY", 0.1)
+    console = Console(file=io.StringIO(), highlight=False, width=200)
+
+    def lines() -> list[str]:
+        return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+    def wait_for(number: int) -> list[str]:
+        deadline = time.monotonic() + 30
+        while len(lines()) < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return lines()
+
+    with Display(3, console) as display:
+        assert wait_for(1)[0].startswith("       … waits for a worker, for ")
+        display.update("stage1", Progress(done=0, total=9, note="compiles"))
+        told = wait_for(len(lines()) + 2)
+        assert told[-1].startswith("       … stage1: compiles, for ")
+    number = len(lines())
+    time.sleep(1.5)
+    assert len(lines()) == number
+
+
+def test_a_wait_is_shown_until_it_is_over(capsys: pytest.CaptureFixture[str]):
+    seen = ""
+    with wait_line("starting Prefect", every=0.05):
+        while seen.count("\n") < 2:
+            seen += capsys.readouterr().out
+    assert seen.startswith("starting Prefect … 0 s\n")

@@ -79,13 +79,15 @@ def test_an_engine_that_does_not_work_says_why(tmp_path: Path):
         capture_output=True,
         text=True,
     )
-    assert tried.stderr.strip().splitlines()[-1] == "ImportError: no wheel for this machine"
+    assert tried.stderr.strip().splitlines()[-1] == (
+        "pipelines.video.decoders.DecordError: no wheel for this machine"
+    )
 
 
 def test_an_unknown_engine_is_refused(parcel: Callable[..., Done]):
     done = parcel("doctor", "--engine", "torch")
     assert done.code == 2
-    assert "--engine must be one of jax, beam, ray, video or none, got 'torch'." in done.err
+    assert "--engine must be one of jax, beam, ray, video, tf or none, got 'torch'." in done.err
 
 
 @pytest.mark.slow

@@ -4,14 +4,17 @@ import pytest
 
 from flows.steps.kind import Step
 from flows.steps.kinds.user_step import UserStepSpec
+from flows.steps.labels import labels_of_name, labels_of_user
 from flows.study.eta import Forecast, JobClock, TimeEstimates
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from infra.progress import Progress
 
 
 def transfer(name: str, *reads: GraphNode) -> GraphNode:
-    step = Step(kind="checkpoint", name=name, inputs={r.name: r.steps[0] for r in reads})
-    return GraphNode(name=name, jobs=(StepJob(steps=(step,), cpus=1),))
+    step = Step(
+        kind="checkpoint", labels=labels_of_name(name), inputs={r.name: r.steps[0] for r in reads}
+    )
+    return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=1),))
 
 
 def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
@@ -39,7 +42,7 @@ def test_trainings_of_the_method_come_before_those_of_other_methods():
 def test_steps_of_one_users_class_are_alike_and_those_of_another_are_not():
     def step(name: str, reference: str) -> Step:
         spec = UserStepSpec(step=reference, settings={})
-        return Step(kind="user_files", name=name, config=spec)
+        return Step(kind="user_files", labels=labels_of_user(reference, name), config=spec)
 
     expected = TimeEstimates()
     expected.learn(step("dedup web", "lab:Dedup"), 4.0)
@@ -67,12 +70,12 @@ def test_time_left_is_that_of_the_rest_at_the_rate_of_the_last(monkeypatch: pyte
     for number in range(4):  # Two at a time.
         now += 5.0
         expected.learn(nodes[number].steps[0], 10.0)
-        forecast.end(nodes[number].name, 10.0)
+        forecast.end(nodes[number], 10.0)
     assert forecast.seconds() == pytest.approx(6 * 10 / (40 / 25))
     now += 7.5
     assert forecast.seconds() == pytest.approx(6 * 10 / (40 / 25) - 7.5)
     for node in nodes[4:]:
-        forecast.end(node.name)
+        forecast.end(node)
     assert forecast.seconds() == 0
 
 

@@ -78,7 +78,7 @@ def run(
         def study() -> None:
             run_id = cast(str, flow_run.id)
             noted = Journal(tmp_path, run_id)
-            values = {"retries": 0, "failures": {}, "holds": {}, **more}
+            values = {"retries": 0, "failures": {}, "causes": {}, "holds": {}, **more}
             values |= {"mended": set(), "mending": threading.RLock(), "artifacts": {}}
             with PageQueue(run_id) as pages:
                 session = cast(
@@ -94,6 +94,7 @@ def run(
                         admission=Admission(),
                         prepare_at_once=4,
                         log=lambda text, failed=False: RunSession.log(session, text, failed=failed),
+                        fail=lambda node, why: RunSession.fail(session, node, why),
                         **values,
                     ),
                 )
@@ -158,7 +159,7 @@ def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., An
         if one.name == "broken":
             raise StepFailedError("no such file")
         if one.name == "reader":
-            raise StepFailedError("broken was not made")
+            raise NodeHeldError("since broken failed")
 
     broken = node("broken")
     nodes = [node("lost"), node("lost for good"), broken, node("reader", broken)]
@@ -167,22 +168,23 @@ def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., An
         "lost": "made",
         "lost for good": "failed",
         "broken": "failed",
-        "reader": "failed",
+        "reader": "not run",
     }
     assert sorted(tries) == ["broken", *["lost"] * 3, *["lost for good"] * 3, "reader"]
     assert outcome.session.failures == {
         "lost for good": "it died",
         "broken": "no such file",
-        "reader": "broken was not made",
     }
+    assert [*outcome.session.holds.values()] == ["since broken failed"]
     rows = outcome.rows()
     ends = {name: (row.state.name, row.run_count) for name, row in rows.items()}
     assert ends == {
         "lost": ("Completed", 3),
         "lost for good": ("Failed", 3),
         "broken": ("Failed", 1),
-        "reader": ("Failed", 1),
+        "reader": ("Cancelled", 1),
     }
+    assert rows["reader"].state.message == "not run: since broken failed"
     assert rows["broken"].state.message == "failed: no such file"
     assert [read.id for read in rows["reader"].task_inputs["wait_for"]] == [rows["broken"].id]
 
@@ -205,8 +207,8 @@ def test_what_is_held_back_has_neither_failed_nor_run(run: Callable[..., Any]):
 def test_more_than_two_hundred_reused_nodes_share_a_row(run: Callable[..., Any]):
     nodes = [node(f"node {i}") for i in range(201)]
     rows = run([*nodes, node("new", nodes[200])], lambda _: None, reused=201).rows()
-    assert set(rows) == {"201 re-used", "new"}
-    assert "node 200" in rows["201 re-used"].state.message
+    assert set(rows) == {"201 reused", "new"}
+    assert "node 200" in rows["201 reused"].state.message
 
 
 class Shelf:
@@ -280,6 +282,39 @@ def test_what_is_damaged_twice_is_not_made_for_ever():
     assert shelf.makes == ["stage1"]
 
 
+def test_what_waits_for_a_failed_node_is_not_run_and_names_that_node():
+    stage = node("stage1")
+    transfer = node("transfer", stage)
+    score = node("score", transfer)
+    session = cast(
+        RunSession,
+        SimpleNamespace(
+            artifacts={},
+            failures={},
+            causes={},
+            holds={},
+            look_up=lambda step: RunSession.look_up(session, step),
+        ),
+    )
+    RunSession.fail(session, stage, "out of memory")
+    for one in (transfer, score):
+        with pytest.raises(NodeHeldError, match=r"^since stage1 failed$") as error:
+            execute._run_node(session, one)
+        session.holds[one] = str(error.value)
+    assert session.failures == {"stage1": "out of memory"}
+
+
+def test_a_failure_names_its_node_once():
+    one = node("stage1")
+
+    def look_up(step: Any) -> None:
+        raise StepFailedError("out of memory")
+
+    session = cast(RunSession, SimpleNamespace(look_up=look_up))
+    with pytest.raises(StepFailedError, match=r"^out of memory$"):
+        execute._run_node(session, one)
+
+
 def test_a_failure_without_damage_stays_one():
     nodes = chain()
     shelf = Shelf("tokenizer")
@@ -310,6 +345,7 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it():
             display=SimpleNamespace(begin=lambda *_: None, update=lambda *_: None),
             expected=TimeEstimates(),
             artifacts={},
+            begun=set(),
             log=lambda text, **_: log.append(text),
         ),
     )
@@ -355,6 +391,7 @@ def test_a_step_is_told_from_its_beginning_on_and_when_it_compiles(tmp_path: Pat
             progress=progress,
             expected=TimeEstimates(),
             artifacts={},
+            begun=set(),
             log=lambda text, **_: told.append(text),
         ),
     )
@@ -383,6 +420,7 @@ def test_a_piece_that_is_lost_has_the_node_tried_again():
             display=SimpleNamespace(begin=lambda *_: None),
             expected=TimeEstimates(),
             artifacts={},
+            begun=set(),
             log=lambda *_: None,
         ),
     )

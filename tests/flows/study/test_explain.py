@@ -14,7 +14,7 @@ from flows.report.cells import CellKey
 from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.lookup import device_seconds, look_up
-from flows.steps.registry import full_config, manifest_recipe, typed_config
+from flows.steps.registry import full_config, typed_config
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
@@ -22,6 +22,7 @@ from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import identity_json
+from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 
 
@@ -107,7 +108,18 @@ def test_a_manifest_gives_its_key_also_where_it_is_older_than_fields(store: Stor
     again = Store(store.state)
     found = [artifact.manifest for kind in registry.KINDS for artifact in again.artifacts(kind)]
     assert {manifest.key for manifest in found} == keys
-    assert all(manifest_recipe(manifest).key == manifest.key for manifest in found)
+    for manifest in found:
+        recipe = Recipe(
+            kind=manifest.kind,
+            name=manifest.name,
+            inputs=manifest.inputs,
+            config=typed_config(manifest.kind, manifest.config),
+            seed=manifest.seed,
+            libraries=manifest.libraries,
+            code=manifest.code,
+            source=manifest.source,
+        )
+        assert recipe.key == manifest.key
     stage1 = next(manifest for manifest in found if manifest.name.startswith("stage1"))
     assert "dropout" not in stage1.config["train"]
     assert full_config(stage1)["train"]["dropout"] == 0.0
@@ -250,7 +262,7 @@ def test_manifests_without_a_counted_cost_have_the_devices_that_were_asked_for(s
 def test_what_would_be_made_is_estimated_from_the_like(store: Store):
     empty = list(Explanation(store, study()).lines(KeepConfig()))[-1]
     assert empty.startswith("making ")
-    assert empty.endswith("there is nothing like them in the store to estimate their time from")
+    assert empty.endswith("there is nothing like them in the store to estimate the time from")
     # Every step took 100 s, a transfer on 8 devices; one more seed is four transfers more.
     fill(
         store,

@@ -7,7 +7,8 @@ import pytest
 from flows.config.load import load
 from flows.report.build import build_report
 from flows.report.markdown import to_markdown
-from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
+from flows.study.datasets import datasets_of
+from flows.study.graph import PHASES, decode_of, graph_of, results_plan
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from model.connector.registry import KINDS
@@ -206,6 +207,18 @@ def test_hygiene_is_off_unless_asked_for_and_a_step_per_corpus():
     assert stage1.inputs["data/0"].name == "screen mixture/web"
 
 
+def test_pictures_of_training_splits_count_where_all_splits_do():
+    words = ["hygiene={contamination: remove, splits: all}", "transfers.msvd_qa.zero_shot=true"]
+    (step,) = (s for s in graph_of(load(overrides=words), "prepare").steps if s.kind == "screened")
+    trained = {role for role in step.inputs if role.endswith("/train")}
+    assert trained == {"chartqa/train", "refcoco/train"}
+    assert "msvd_qa/eval" in step.inputs
+    shared = [*words, "sources=[{reader: chartqa, split: train}]", "transfers.chartqa={}"]
+    with pytest.raises(ConfigError, match=r"sources\.0 has records of chartqa's train\+val, which"):
+        load(overrides=shared)
+    assert load(overrides=[*shared, "hygiene.contamination=report"])
+
+
 def test_results_read_what_hygiene_reports_and_nothing_that_it_removed():
     def read(action: str) -> set[str]:
         graph = graph_of(load(overrides=[f"hygiene.contamination='{action}'"]))
@@ -240,7 +253,14 @@ def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
     assert report.sections[0].cell("avgpool2", 64).complete
     assert report.sections[0].cell("avgpool2", 16).expected == 0
     row = next(line for line in to_markdown(report).splitlines() if line.startswith("| avgpool2"))
-    assert [cell.strip() for cell in row.split("|")[2:8]] == ["", "50.0 ± 0.0", "", "", "100.0", ""]
+    assert [cell.strip(" *") for cell in row.split("|")[2:8]] == [
+        "",
+        "50.0 ± 0.0",
+        "",
+        "",
+        "100.0",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(

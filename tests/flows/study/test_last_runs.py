@@ -11,8 +11,10 @@ from flows.config.disk_use import KeepConfig
 from flows.config.load import load
 from flows.config.study import StudyConfig
 from flows.lineage.runs import end_run_record
+from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.lookup import StepLookup, look_up
+from flows.steps.registry import KINDS
 from flows.study.execute import RunSession, StepFailedError
 from flows.study.explain import Explanation
 from flows.study.graph import StudyGraph, graph_of
@@ -20,6 +22,7 @@ from flows.study.nodes import GraphNode
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS
+from tests.flows.graphs import checked_graph
 from tests.flows.study.test_explain import fill, told
 
 SMALL = ("methods=[vanilla,parcel]", "budgets=[256]")
@@ -32,7 +35,7 @@ def study(*overrides: str) -> StudyConfig:
 
 
 def graph(*overrides: str) -> StudyGraph:
-    return graph_of(study(*overrides))
+    return checked_graph(study(*overrides))
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def ran(store: Store, config: StudyConfig, *defaults: str, run: str = "1" * 12) 
     """
     before = {*store.keys()}
     then = load(overrides=[*SMALL, *defaults])
-    fill(store, graph_of(dataclasses.replace(then, name=config.name)), seconds=1000)
+    fill(store, checked_graph(dataclasses.replace(then, name=config.name)), seconds=1000)
     values: dict[str, Any] = dataclasses.asdict(config)
     end_run_record(store, values, run, results=None, artifacts={*store.keys()} - before, failed=[])
 
@@ -227,3 +230,45 @@ def test_other_files_of_the_users_are_no_values_of_the_code(store: Store, tmp_pa
     assert states["files tokenizer.path"][0] == "new"
     assert not any("the code's" in why for _, why in states.values())
     Explanation(store, graph(given)).check(0.0, ())
+
+
+def test_a_library_that_remakes_steps_is_named_with_their_number(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    def install(pillow: str) -> None:
+        def libraries(kind: str) -> dict[str, str]:
+            return {n: pillow if n == "pillow" else "1.0" for n in KINDS[kind].libraries}
+
+        monkeypatch.setattr(registry, "_libraries", libraries)
+
+    install("12.3.0")
+    ran(store, study())
+    assert Explanation(store, graph()).describe_remakes() == ""
+    install("13.0.0")
+    explanation = Explanation(store, graph())
+    line = explanation.describe_remakes()
+    # Another study, which has not run yet, is not compared with this one.
+    other = Explanation(store, graph_of(study("name=other", "stage1.peak_lr=0.5")))
+    new = [n for n in explanation.graph.nodes if explanation.of_node(n).state == "new"]
+    total = len(explanation.graph.nodes)
+    assert line.startswith(f"pillow 12.3.0 → 13.0.0: {len(new)} of {total} steps are made again, ")
+    assert len(new) > total / 2
+    assert line in explanation.lines(KeepConfig())
+    assert other.describe_remakes() == ""
+
+
+def test_a_step_is_not_compared_with_those_of_other_studies(store: Store):
+    ran(store, study())
+    states = told(store, graph_of(study("name=mine", "stage1.peak_lr=0.5")))
+    assert states["stage1 vanilla"] == ("new", "the first of its name in this study")
+
+
+def test_what_follows_and_what_a_bucket_does_are_said_where_they_are_so(store: Store, edit: Any):
+    ran(store, study())
+    lines = [*Explanation(store, graph()).lines(KeepConfig())]
+    assert not any(line.startswith(("follows: ", "reading ")) for line in lines)
+    edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
+    lines = [*Explanation(store, graph()).lines(KeepConfig())]
+    assert any(line.startswith("follows: it has an artifact") for line in lines)
+    (again,) = [line for line in lines if "made again, " in line and " changed: " in line]
+    assert again.startswith("model.train.step.loss_weights changed: ")

@@ -1,6 +1,7 @@
 """Tests of nearest: the work that it takes to explain a sweep, and that the answer is the same."""
 
 import cProfile
+import dataclasses
 import pstats
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from flows.config.disk_use import KeepConfig
 from flows.config.load import load
 from flows.steps.kind import Step
+from flows.steps.labels import Labels
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.graph import StudyGraph, graph_of
@@ -87,8 +89,32 @@ def test_the_nearest_is_the_one_with_the_fewest_differences(tmp_path: Path):
         assert (path, now) == (SEED, step.seed)
         assert was in {transfer.seed for transfer in transfers}
     # A seed that another artifact has is no difference, although the name of the step is new.
-    renamed = Step(kind="checkpoint", name="other", config=more[0].config, seed=transfers[1].seed)
+    renamed = Step(
+        kind="checkpoint",
+        labels=Labels(action="other"),
+        config=more[0].config,
+        seed=transfers[1].seed,
+    )
     assert nearest.differences(renamed, {}) == []
+
+
+def test_what_is_quite_another_thing_is_not_compared(tmp_path: Path):
+    store, made = Store(tmp_path / "store"), sweep(1)
+    publish(store, made)
+    nearest = NearestArtifacts(store.artifacts("dataset"))
+    known = next(s for s in made.steps if s.kind == "dataset" and "chartqa" in s.name)
+    alike = dataclasses.replace(known.config, split="other")
+    (difference,) = (
+        nearest.differences(Step(kind="dataset", labels=Labels(action="new"), config=alike), {})
+        or ()
+    )
+    assert difference[0] == "split"
+    # Of a benchmark that there was not yet, no number of another one is told as what it was.
+    other = dataclasses.replace(alike, reader="nlvr", path="nlvr")
+    assert (
+        nearest.differences(Step(kind="dataset", labels=Labels(action="new"), config=other), {})
+        is None
+    )
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -6,6 +6,7 @@ from pathlib import Path
 from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.labels import Labels, labels_of_name
 from flows.study.reading import describe_reads
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
@@ -18,10 +19,15 @@ def test_the_training_with_the_most_requests_is_told(tmp_path: Path):
 
     def step(name: str, data: Step, **train) -> Step:
         spec = FitSpec(model=model, train=TrainConfig(**train))
-        return Step(kind="checkpoint", name=name, config=spec, inputs={"data/0": data})
+        return Step(
+            kind="checkpoint", labels=labels_of_name(name), config=spec, inputs={"data/0": data}
+        )
 
     there: dict[Step, Artifact | None] = {}
-    data = [Step(kind="dataset", name=f"prepare {name}") for name in ("web", "few", "none")]
+    data = [
+        Step(kind="dataset", labels=Labels(action="prepare", subject=name))
+        for name in ("web", "few", "none")
+    ]
     for one, num in zip(data[:2], (1024, 512), strict=True):
         folder = write_dataset(tmp_path / one.name, {"c": [color_record(i) for i in range(num)]})
         attempt = Attempt(store, Recipe(kind="dataset", name=one.name, config=num))

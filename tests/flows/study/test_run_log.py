@@ -8,6 +8,9 @@ import pytest
 from flows.report.durations import duration_text
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.kinds.scores import ScoreSpec
+from flows.steps.labels import labels_of_name
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_log import (
     beginning_line,
@@ -17,14 +20,14 @@ from flows.study.run_log import (
 )
 from infra.prefect import journal
 from infra.progress import Progress
+from model.decode.config import DecodeConfig
 from model.train.config import TrainConfig
 from tests.model.tiny_model import tiny_model
 
 
 def node(name: str, config: object = None) -> GraphNode:
-    return GraphNode(
-        name=name, jobs=(StepJob(steps=(Step(kind="any", name=name, config=config),)),)
-    )
+    step = Step(kind="any", labels=labels_of_name(name), config=config)
+    return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,)),))
 
 
 NODES = tuple(node(name) for name in ("files web", "prepare web", "prepare eval", "results"))
@@ -53,9 +56,33 @@ def test_a_training_begins_with_what_it_will_do():
     train = TrainConfig(batch_size=32, total_steps=1000)
     stage = node("stage1", FitSpec(model=tiny_model(), train=train))
     told = "stage1 begins, with 1,000 updates of 32 examples"
-    assert beginning_line(stage, None) == told
-    assert beginning_line(stage, 41.2) == f"{told}; others like it took 41 s"
-    assert beginning_line(NODES[1], None) == "prepare web begins"
+    assert beginning_line(stage, stage.steps, None) == told
+    assert beginning_line(stage, stage.steps, 41.2) == f"{told}; others like it took 41 s"
+    assert beginning_line(NODES[1], NODES[1].steps, None) == "prepare web begins"
+
+
+def test_what_is_only_scored_again_does_not_read_like_a_training():
+    train = FitSpec(model=tiny_model(), train=TrainConfig(batch_size=32, total_steps=1000))
+    evaluate = EvaluateSpec(budget=64, decode=DecodeConfig())
+    score = ScoreSpec(benchmark="chartqa", budget=64, metric="exact_match")
+    configs = {"transfer a": train, "evaluate a": evaluate, "score a": score}
+    steps = tuple(
+        Step(kind="any", labels=labels_of_name(name), config=config)
+        for name, config in configs.items()
+    )
+    transfer = GraphNode(
+        labels=labels_of_name("transfer a"), jobs=tuple(StepJob(steps=(s,)) for s in steps)
+    )
+    whole = "transfer a begins, with 1,000 updates of 32 examples and 1 evaluation"
+    assert beginning_line(transfer, steps, None) == whole
+    assert beginning_line(transfer, steps[1:], None) == (
+        "transfer a begins, with 1 evaluation and no training"
+    )
+    assert beginning_line(transfer, steps[2:], None) == (
+        "transfer a begins, with 1 score of answers that are there, and no training"
+    )
+    graph = StudyGraph(nodes=(transfer,), cells={}, results=None)
+    assert opening_line(graph, (), lambda step: step in steps[:2]).endswith("to make: score 1")
 
 
 def test_a_step_under_way_and_the_end():
@@ -63,8 +90,8 @@ def test_a_step_under_way_and_the_end():
         "stage1: 600 of 1,000, loss 2.3"
     )
     assert progress_line("files", Progress(done=6, total=10)) == "files: 6 of 10"
-    told = closing_line("33 made, 9 re-used", ["a: no", "b: no"], 250.0, None)
-    assert told == "33 made, 9 re-used, in 4 min 10 s; 2 failed, such as a: no"
+    told = closing_line("33 made, 9 reused", ["a: no", "b: no"], 250.0, None)
+    assert told == "33 made, 9 reused, in 4 min 10 s; a: no"
     assert (
         closing_line("1 made", [], 3.2, "results-1") == "1 made, in 3.2 s; the table is results-1"
     )

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from flows.steps.kind import Step
+from flows.steps.labels import labels_of_name
 from flows.study.eta import TimeEstimates
 from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from flows.study.run_order import run_in_order
@@ -13,8 +14,8 @@ from flows.study.run_order import run_in_order
 def node(name: str, *reads: GraphNode, cpus: int = 1) -> GraphNode:
     """Returns a node of one step, which reads the steps of others."""
     inputs = {read.name: read.steps[0] for read in reads}
-    step = Step(kind="files", name=name, inputs=inputs)
-    return GraphNode(name=name, jobs=(StepJob(steps=(step,), cpus=cpus),))
+    step = Step(kind="files", labels=labels_of_name(name), inputs=inputs)
+    return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=cpus),))
 
 
 def run(

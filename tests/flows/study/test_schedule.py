@@ -27,6 +27,21 @@ def clock_lines(cron: str, zone: str, limits: SweepLimits = ALWAYS) -> list[str]
     return list(describe_clock_changes(cron_schedule(cron, zone), limits, NOW))
 
 
+@pytest.mark.parametrize("zone", ["localtime", "Factory", "Europe", "Mars/Base", ""])
+def test_a_zone_that_is_another_one_elsewhere_is_refused(zone: str):
+    with pytest.raises(ConfigError, match=f"--timezone must be a time zone .*, got '{zone}'"):
+        clock_lines("0 20 * * *", zone)
+
+
+def test_two_days_of_a_cron_are_told_as_either():
+    from flows.study.schedule import cron_schedule, describe_days
+
+    (line,) = describe_days(cron_schedule("0 0 13 * 5", "UTC"))
+    assert line.startswith("it fires on day of month 13 and, besides, on each day of week 5: ")
+    for cron in ("0 0 13 * *", "0 0 * * 5", "0 0 */2 * 5", "@daily"):
+        assert [*describe_days(cron_schedule(cron, "UTC"))] == []
+
+
 def firings(cron: str, zone: str, day: str) -> list[datetime.datetime]:
     """The firings of a day, each as Prefect's server finds it when it plans shortly before."""
     import asyncio
@@ -128,7 +143,7 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
         "  with add_seeds=1, max_seeds=5; start=02:30, end=08:00, timezone=Europe/Berlin"
     )
     assert entry[3].startswith("  on 20")
-    assert entry[4].startswith("  sweep owls: 2 methods × 1 rows × 3 seeds × budgets 256: 6 cells")
+    assert entry[4].startswith("  sweep owls: 2 methods × 1 row × 3 seeds × budgets 256: 6 cells")
     assert " of them there already; to make: " in listed  # Of the other.
     # What is stated changes, and the rest stays.
     changed = parcel(
@@ -169,6 +184,7 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
         ("stop", "nobody"): "NAME must be one schedule of the server, got 'nobody'; it has ",
         ("change", "owls"): "change must come with an option",
         ("change", "owls", "--cron", "daily"): "--cron must be five fields",
+        ("change", "owls", "--cron", "0 0 30 2 *"): "--cron must be five fields",
         ("change", "owls", "--until", "noon"): "--until must be decided, got 'noon'",
         ("change", "owls", "--seeds", "5"): "sweep: seeds must be at most max_seeds=4, got 5",
         ("change", "rooks", "--add-seeds", "1"): "options of a sweep must be for the schedule",
@@ -219,7 +235,66 @@ def test_without_a_server_one_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parcel: Callable[..., Done]
 ):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    Store(tmp_path / "store")
     for words in (("list",), ("stop", "mine"), ("change", "mine", "--cron", "0 6 * * *")):
         done = parcel("schedule", *words, "--store", tmp_path / "store")
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert done.err.startswith("parcel: a schedule needs a server that fires it: start `parcel")
+
+
+def scheduled(times: dict[str, Any], slug: str | None = None) -> Any:
+    """A schedule of the sweep's deployment, as the server's API gives it."""
+    import uuid
+
+    from prefect.client.schemas.objects import DeploymentSchedule
+    from prefect.client.schemas.responses import DeploymentResponse
+
+    from flows.study.schedule import ScheduledStudy
+
+    values = {"id": str(uuid.uuid4()), "name": "sweep", "flow_id": str(uuid.uuid4())}
+    deployment = DeploymentResponse.model_validate(
+        {**values, "parameters": {"store": "s3://away/s"}}
+    )
+    schedule = DeploymentSchedule.model_validate(
+        {"schedule": times, "active": True, "slug": slug, "id": str(uuid.uuid4())}
+    )
+    return ScheduledStudy(flow="sweep", deployment=deployment, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ({"interval": 3e11}, "its times have no date left"),
+        ({"cron": "0 0 30 2 *"}, "no calendar has it: day of month 30, month 2; L is a month's"),
+        ({"cron": "0 0 1 1 * 0 2020"}, "it has 7; seconds and years are none of them"),
+        ({"rrule": "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30"}, "its times have no date left"),
+    ],
+)
+def test_a_schedule_without_dates_never_fires_and_says_so(times: dict[str, Any], told: str):
+    from flows.study.schedule import _changed_times, _describe_schedule
+
+    lines = list(_describe_schedule("sweep-demo", scheduled(times)))
+    assert lines[0].startswith("sweep-demo: study demo, deployment sweep/sweep, ")
+    assert lines[1].startswith(f"  never fires: {told}")
+    assert lines[1].endswith(
+        "; `parcel schedule change sweep-demo --cron '0 20 * * *'` gives it other times"
+    )
+    with pytest.raises(ConfigError, match="--cron must be given for sweep-demo, which never fires"):
+        _changed_times("sweep-demo", scheduled(times).schedule.schedule, None, None)
+
+
+def test_the_next_date_of_a_rule_is_told():
+    from flows.study.schedule import _describe_schedule
+
+    lines = list(_describe_schedule("sweep-demo", scheduled({"rrule": "FREQ=DAILY;BYHOUR=5"})))
+    assert lines[1].startswith("  next firing: 20")
+    assert lines[1].endswith(" 05:00 UTC")
+
+
+def test_a_name_from_the_server_commands_no_terminal():
+    from flows.study.schedule import _describe_schedule
+
+    shown = scheduled({"cron": "0 5 * * *"}, "sweep-a\x1b]0;x\x07\u202eb\n")
+    assert shown.study == r"a\x1b]0;x\x07\u202eb\n"
+    lines = list(_describe_schedule(f"sweep-{shown.study}", shown))
+    assert all(line.isprintable() for line in lines)

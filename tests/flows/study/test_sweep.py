@@ -136,7 +136,7 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     first, second, third = describe_sweep(wide.explain(config), {})
     new = config.seeds[2]
     # Vanilla knows one budget.
-    assert first == "sweep demo: 2 methods × 1 rows × 3 seeds × budgets 256, 16: 9 cells"
+    assert first == "sweep demo: 2 methods × 1 row × 3 seeds × budgets 256, 16: 9 cells"
     assert second == (
         f"4 cells are there, 5 are new: 2 of seed {new}, 2 of budget 16, 1 of budget 16, seed {new}"
     )
@@ -289,7 +289,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     for config in (next(nightly.passes()).study for _ in range(3)):
         before = nightly.explain(config)
         told = list(describe_sweep(before, failures_by_node(store, before)))
-        seen.append((config.num_seeds, "1 transfers failed before and are tried again" in told))
+        seen.append((config.num_seeds, "1 transfer failed before and is tried again" in told))
         assert not hold_given_up(store)(before)
         fill(store, graph_of(config), but=lambda step: step.name == broken)
         fail(store, nightly.explain(config), broken)
@@ -297,7 +297,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     assert next_of(nightly) is None
     assert nightly.why_nothing() == (
         "nothing to run: every cell of 4 seeds is there, and max_seeds=4 is reached, but for 1 "
-        f"transfers that failed {MAX_TRIES} times and are skipped until `parcel run --failed`: "
+        f"transfer that failed {MAX_TRIES} times and is skipped until `parcel run --failed`: "
         f"{broken}"
     )
     # More seeds: it stays out of the way, and its table with it.
@@ -336,7 +336,7 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
     assert 3 < seen[-1] < 9
     assert f"after {seen[-1] - 1} seeds, settled, but for what" in sweep.why_nothing()
     assert sweep.why_nothing().endswith(
-        f"but for 1 transfers that failed {MAX_TRIES} times and are skipped until "
+        f"but for 1 transfer that failed {MAX_TRIES} times and is skipped until "
         f"`parcel run --failed`: {broken}"
     )
 
@@ -384,7 +384,8 @@ def test_failed_steps_alone_are_begun(store: Store):
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
     assert describe_failed_steps("demo", [broken]) == (
-        f"1 steps failed or were given up in demo's last run; only these are tried: {broken}"
+        f"1 step failed or was given up in demo's last run; only these are tried, and what waited "
+        f"for them: {broken}"
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
     assert form_problem(form) is None
@@ -407,7 +408,7 @@ def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store
     study = firing(store, STAGE2)
     (line, *_) = describe_sweep(study.explain(study.config), {})
     assert line == (
-        "sweep demo: 2 methods × 1 rows × 2 seeds × budgets 256 and 1 rows at 448 px × 1 seeds × "
+        "sweep demo: 2 methods × 1 row × 2 seeds × budgets 256 and 1 row at 448 px × 1 seed × "
         "budgets 1024: 6 cells"
     )
     run(store, study)

@@ -11,6 +11,7 @@ import pytest
 
 from flows.config.load import load
 from flows.steps.kind import Step
+from flows.steps.labels import labels_of_name
 from flows.steps.worker import StepOutcome
 from flows.study.eta import TimeEstimates
 from flows.study.graph import graph_of
@@ -21,7 +22,8 @@ from infra.store.store import Attempt, Store
 
 
 def cell(name: str) -> GraphNode:
-    return GraphNode(name=name, jobs=(StepJob(steps=(Step(kind="files", name=name),), cpus=1),))
+    step = Step(kind="files", labels=labels_of_name(name))
+    return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=1),))
 
 
 def expected(**seconds: float) -> TimeEstimates:
@@ -188,6 +190,10 @@ def named(ahead: Mapping[GraphNode, int]) -> dict[str, int]:
         ({"start": "20:00"}, "start and end .* must be two different times of the day"),
         ({"start": "8:00", "end": "9:00"}, "must be a time of the day as HH:MM, got '8:00'"),
         ({"start": "08:00", "end": "08:00"}, "must be two different times"),
+        (
+            {"timezone": "localtime"},
+            "timezone must be a time zone such as Europe/Berlin, got 'localtime'",
+        ),
         (
             {"timezone": "Berlin"},
             "timezone must be a time zone such as Europe/Berlin, got 'Berlin'",

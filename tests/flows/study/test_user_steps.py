@@ -216,18 +216,18 @@ def test_what_the_new_step_is_made_from_stays_as_it_is(folder: Path):
 
 FAULTS = {
     "steps.0.step must be a class as file.py:Class or module:Class, got 'dedup'": "dedup",
-    "steps.0.step: own_steps has no 'Dedupe'": "./own_steps.py:Dedupe",
+    "own_steps.py must define it; did you mean Dedup?": "./own_steps.py:Dedupe",
     "steps.0.step: own_steps:Plain must be a dataclass with the methods": "own_steps.py:Plain",
     "steps.0.step: there is no file": "./no_steps.py:Dedup",
     "steps.0.settings.datset: no such key; did you mean dataset": {
         "step": DEDUP,
         "settings": {"datset": "x"},
     },
-    "steps.0.settings.share: Input should be a valid number": {
+    "steps.0.settings.share: must be a number": {
         "step": DEDUP,
         "settings": {"share": "x"},
     },
-    "got 'prepare mixtur/web'; did you mean 'prepare mixture/web'": {
+    "got 'prepare mixtur/web'; did you mean prepare mixture/web": {
         "step": DEDUP,
         "settings": {"dataset": "prepare mixtur/web"},
     },

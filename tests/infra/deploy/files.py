@@ -40,13 +40,12 @@ OPEN_VALUES = {
 
 POSTGRES_DIGEST = f"sha256:{'5e' * 32}"
 
-SITES = {
-    "cpu": {},
-    "gpu": {"gpu": "{ max_nodes = 3 }"},
-    "tpu": {"tpu": '{ max_slices = 2, topology = "2x4", hosts_per_slice = 2 }'},
-    "all": {"cpu": "{ max_nodes = 9 }", "gpu": "{ max_nodes = 3 }", "tpu": "{ max_slices = 2 }"},
+SITE = {
+    "cpu": "{ max_nodes = 9 }",
+    "gpu": "{ max_nodes = 3 }",
+    "tpu": '{ max_slices = 2, topology = "2x4", hosts_per_slice = 2 }',
 }
-"""Sites that tests render: name -> Terraform variables that are not at their default."""
+"""Terraform variables of the site that is rendered, where not at their default."""
 
 
 @functools.cache

@@ -145,16 +145,6 @@ def test_ray_knows_its_start_options_and_ports():
     }
 
 
-def test_health_settings_are_those_of_the_page_on_clusters():
-    said = re.search(
-        r"\{\"health_check.*?\}", (ROOT / "docs/howto/cluster.md").read_text(), re.DOTALL
-    )
-    assert said
-    (head,) = pods()["ray-head"]["spec"]["containers"]
-    given = {e["name"].removeprefix("RAY_"): int(e["value"]) for e in head["env"]}
-    assert given == json.loads(said.group())
-
-
 def test_addresses_name_services_and_their_ports():
     services = of_kind("Service")
     text = " ".join(variables().values())

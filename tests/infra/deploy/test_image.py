@@ -77,16 +77,6 @@ def test_images_of_the_documentation_have_the_python_and_the_libraries_of_the_pr
         assert f"{image}@sha256:…" in (DEPLOY / file).read_text()
 
 
-def test_what_it_copies_is_let_through_and_nothing_else():
-    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
-    assert {"locks", "pyproject.toml"} <= {rest.split()[0] for rest in all_of("COPY")}
-    copied = {word for rest in all_of("COPY") for word in rest.split()[:-1]}
-    assert ignored[0] == "*"
-    assert {word[1:] for word in ignored if word.startswith("!")} == copied
-    for name in copied:
-        assert (ROOT / name).exists()
-
-
 def test_it_runs_as_nobody_in_particular_and_writes_below_state_only():
     assert all_of("USER") == ["1000:1000"]
     environment = dict(pair.split("=") for rest in all_of("ENV") for pair in rest.split())
@@ -96,14 +86,6 @@ def test_it_runs_as_nobody_in_particular_and_writes_below_state_only():
             assert container["image"] in ("parcel", "{{ image }}")
             paths = {mount["mountPath"] for mount in container["volumeMounts"]}
             assert {"/state", "/tmp"} <= paths
-
-
-def test_extras_are_those_of_the_project():
-    project = (ROOT / "pyproject.toml").read_text()
-    assert all_of("ARG")[2:] == ['EXTRA=""']
-    for extra in ("cuda12", "cuda13", "tpu", "kubernetes"):
-        assert (ROOT / "locks" / f"{extra}.txt").exists()
-        assert re.search(rf"^{extra} = ", project, re.MULTILINE)
 
 
 @pytest.mark.skipif(not shutil.which("apt-cache"), reason="this is no Debian")

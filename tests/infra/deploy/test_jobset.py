@@ -12,6 +12,7 @@ import psutil
 import pytest
 import yaml
 
+from infra.chips.topology import Topology
 from tests.infra.deploy.files import DEPLOY, ROOT, jobs, of_kind
 from tests.infra.deploy.test_kubernetes import NEWEST, TEXT, VERSION, fields
 from tests.nodes.machines import HEAD, Machines, skip_without_namespaces
@@ -64,6 +65,8 @@ def test_the_pods_are_no_more_than_they_need_to_be():
             of_kind("ServiceAccount")[pod["serviceAccountName"]]["automountServiceAccountToken"]
             is False
         )
+        # Said by the pod itself, too: the accounts may be made by other files than ours.
+        assert pod["automountServiceAccountToken"] is False
         (container,) = pod["containers"]
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
@@ -76,14 +79,17 @@ def test_the_pods_are_no_more_than_they_need_to_be():
 def test_the_pods_are_of_one_mind():
     run, hosts = variables("run"), variables("hosts")
     assert hosts["HEAD"] == "{0}-run-0-0.{0}".format(STUDY["metadata"]["name"])
-    assert int(run["HOSTS"]) == JOBS["hosts"]["completions"] == JOBS["hosts"]["parallelism"]
+    topology = Topology.parse(run["TOPOLOGY"])
+    assert topology.num_hosts == JOBS["hosts"]["completions"] == JOBS["hosts"]["parallelism"]
     (host,) = JOBS["hosts"]["template"]["spec"]["containers"]
     assert run["CORES"] == hosts["CORES"]
     assert int(hosts["CORES"]) < int(host["resources"]["requests"]["cpu"])
     assert run["CHIPS"] == host["resources"]["limits"]["google.com/tpu"]
+    assert run["CHIPS"] == f"{topology.chips_per_host}"
     assert run["PARCEL_STORE"] == hosts["PARCEL_STORE"]
     chosen = JOBS["hosts"]["template"]["spec"]["nodeSelector"]
-    assert f"--topology {chosen['cloud.google.com/gke-tpu-topology']} " in run["LAUNCHER"]
+    assert run["TOPOLOGY"] == f"v4:{chosen['cloud.google.com/gke-tpu-topology']}"
+    assert (run["LAUNCHER"], run["HOSTS"]) == ("ray", "")
 
 
 def variables(job: str) -> dict[str, str]:
@@ -110,7 +116,7 @@ def test_the_pods_commands_train_and_a_host_that_must_go_has_it_saved(tmp_path: 
     longer = re.sub(r"stage1: .*", f"stage1: {STAGE1}", smallest)
     longer = re.sub(r"intermediary: .*", "intermediary: null", longer)
     assert longer != smallest
-    study = {"CONFIG": "/tmp/longer.yaml", "LAUNCHER": "ray", "HOSTS": "2", "CHIPS": "0"}
+    study = {"CONFIG": "/tmp/longer.yaml", "TOPOLOGY": "v4:2x2x2", "CHIPS": "0"}
     run = command("run", **study, CORES="1", PYTHONPATH=str(ROOT))
     commands = {"head": f"echo {shlex.quote(longer)} > /tmp/longer.yaml; {run}"}
     for number in (1, 2, 3):

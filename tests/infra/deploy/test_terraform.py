@@ -13,13 +13,9 @@ from typing import Any
 import pytest
 
 from tests.infra.deploy.files import (
-    KUBERNETES,
-    OPEN_VALUES,
-    SITES,
     TERRAFORM,
     blocks,
     needs_terraform,
-    of_kind,
     resources,
     site,
     terraform,
@@ -66,22 +62,6 @@ def test_every_account_has_just_these_roles():
     assert not {"allUsers", "allAuthenticatedUsers"} & {*re.findall(r"\w+", str(blocks()))}
 
 
-def test_pods_act_as_the_accounts_that_are_made_for_them():
-    (workloads,) = (body["workloads"] for _, body in blocks()["locals"] if "workloads" in body)
-    assert {*workloads} == {*OPEN_VALUES["workloads"]} <= {*of_kind("ServiceAccount")}
-    (namespace,) = (body["namespace"] for _, body in blocks()["locals"] if "namespace" in body)
-    assert [*of_kind("Namespace")] == [namespace]
-    made = {body["account_id"] for body in resources("google_service_account").values()}
-    assert made == {"parcel-study", "parcel-ray", "parcel-nodes", "parcel-deployer"}
-    for name, account in workloads.items():
-        made_as = re.fullmatch(r"\$\{google_service_account\.(\w+)\}", account)
-        assert made_as
-        assert resources("google_service_account")[made_as.group(1)]["account_id"] == name
-    for name in ("objects", "location"):
-        grant = resources("google_storage_bucket_iam_member")[name]
-        assert grant["bucket"] == "${google_storage_bucket.store.name}"
-
-
 def test_the_bucket_is_private_and_is_not_destroyed():
     (bucket,) = resources("google_storage_bucket").values()
     assert bucket["uniform_bucket_level_access"] is True
@@ -112,49 +92,6 @@ def test_the_cluster_heeds_network_policies_and_nodes_have_no_address():
         assert node["labels"] == {"parcel-pool": name}
         assert node["service_account"] == "${google_service_account.nodes.email}"
         assert node["workload_metadata_config"][0]["mode"] == "GKE_METADATA"
-
-
-def test_every_reference_leads_to_something_and_every_variable_is_used():
-    text = "\n".join(path.read_text() for path in TERRAFORM.glob("*.tf"))
-    text = re.sub(r"#.*", "", text)
-    made = {".".join(labels) for labels, _ in blocks()["resource"]}
-    assert {*re.findall(r"\bgoogle_\w+\.\w+", text)} <= made
-    declared = {labels[0] for labels, _ in blocks()["variable"]}
-    assert {*re.findall(r"\bvar\.(\w+)", text)} == declared
-    known = {key for _, body in blocks()["locals"] for key in body if not key.startswith("__")}
-    assert {*re.findall(r"\blocal\.(\w+)", text)} == known
-    for _, body in blocks()["variable"]:
-        assert body["description"]
-        assert body["type"]
-
-
-def test_services_are_switched_on_before_anything_of_them_is_made():
-    needed = {
-        ".".join(labels): {*re.findall(r"\bgoogle_\w+\.\w+", str(body))}
-        for labels, body in blocks()["resource"]
-    }
-    locals_ = str(blocks()["locals"])
-    for labels, body in blocks()["resource"]:
-        if "local." in str(body):
-            needed[".".join(labels)] |= {*re.findall(r"\bgoogle_\w+\.\w+", locals_)}
-    later = {"google_project_service.used"}
-    while more := {name for name, before in needed.items() if before & later} - later:
-        later |= more
-    assert later == {*needed}
-
-
-def test_what_the_site_is_rendered_from_is_what_terraform_gives_it():
-    given = re.search(r"templatefile\([^{]*\{[^{]*\{(.*?)\n  \}\)", outputs(), re.DOTALL)
-    assert given
-    names = {*re.findall(r"^    (\w+) +=", given.group(1), re.MULTILINE)}
-    assert names == {*OPEN_VALUES, "postgres_digest", "cpu", "gpu", "tpu"}
-    template = (TERRAFORM / "kustomization.yaml.tftpl").read_text()
-    for name in re.findall(r"\.\./(\w+)$", template, re.MULTILINE):
-        assert (KUBERNETES / name / "kustomization.yaml").exists()
-
-
-def outputs() -> str:
-    return (TERRAFORM / "outputs.tf").read_text()
 
 
 @needs_terraform
@@ -258,8 +195,3 @@ def check_block(types: dict[str, Any], name: str, body: dict[str, Any], where: s
             check_block(types, inner[0], each, f"{where}.{key}")
     required = {key for key, entry in known.items() if not entry.get("optional")}
     assert required <= given.keys(), f"{where} lacks {', '.join(required - given.keys())}"
-
-
-def test_sites_of_the_tests_name_variables_that_there_are():
-    declared = {labels[0] for labels, _ in blocks()["variable"]}
-    assert {name for variables in SITES.values() for name in variables} <= declared

@@ -2,6 +2,11 @@
 
 import asyncio
 import base64
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +19,10 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import BesidePrefect, BoundedBodies, Login, OwnCode, SameOrigin, StartLink
-from infra.prefect.server import token_of
+from infra.prefect.app import BesidePrefect, BoundedBodies, Login, SameOrigin
+from infra.prefect.server import locks, token_of
+from infra.prefect.start_link import StartLink
+from infra.processes.identity import ProcessIdentity
 
 HOSTS = ["127.0.0.1:4200", "localhost:4200"]
 OWN = "http://127.0.0.1:4200"
@@ -44,6 +51,11 @@ def client(hosts: list[str]) -> TestClient:
         ({}, None),
         ({"Origin": OWN}, None),
         ({"Host": "localhost:4200", "Origin": "http://localhost:4200"}, None),
+        ({"Host": "lab.localhost:4200", "Origin": "http://lab.localhost:4200"}, None),
+        ({"Host": "lab.localhost:8000"}, "Host must be one of"),
+        ({"Host": "evil.example.localhost.evil:4200"}, "Host must be one of"),
+        ({"Host": "evillocalhost:4200"}, "Host must be one of"),
+        ({"Host": "lab.localhost:4200", "Origin": "http://a.localhost:4200"}, "Origin must be"),
         ({"Host": "evil.example"}, "Host must be one of 127.0.0.1:4200"),
         ({"Host": "evil.example:4200"}, "Host must be one of"),
         ({"Origin": "https://evil.example"}, "Origin must be this server's own page"),
@@ -88,7 +100,8 @@ def test_no_other_site_can_show_a_page_in_a_frame():
 
 
 def test_every_page_of_prefects_links_to_the_start_page_and_nothing_else_changes():
-    html = f"<html><body>{'words ' * 200}</body></html>"
+    words = "words " * 200
+    html = f"<html><body class='wide'>{words}</body></html>"
 
     async def page(request: Request) -> HTMLResponse:
         assert "if-none-match" not in request.headers
@@ -104,8 +117,9 @@ def test_every_page_of_prefects_links_to_the_start_page_and_nothing_else_changes
     client = TestClient(StartLink(plain), base_url=OWN)
     browser = {"Accept": "text/html,*/*", "Accept-Encoding": "gzip", "If-None-Match": "1"}
     answer = client.get("/v2/runs", headers=browser)
-    assert answer.text.endswith(">start page</a></body></html>")
-    assert '<a href="/parcel/"' in answer.text
+    assert answer.text.startswith("<html><body class='wide'>\n<style>")
+    assert answer.text.count('<a href="/parcel/">start page</a>') == 1
+    assert answer.text.endswith(f"</div>\n{words}</body></html>")
     assert int(answer.headers["content-length"]) == len(answer.content)
     assert "etag" not in answer.headers
     del browser["If-None-Match"]
@@ -143,32 +157,6 @@ def test_a_body_is_bounded_whether_its_length_is_announced_or_not():
     assert pieces.status_code == 413
     assert pieces.json() == {"detail": "the body must be at most 0.25 MiB."}
     assert read == [2**18]
-
-
-def test_a_deployment_runs_the_projects_code_and_no_other():
-    async def deployments(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(await request.body())
-
-    paths = ("/api/deployments/", "/api/deployments/0A0B-1", "/api/deployments/filter")
-    app = Starlette(routes=[Route(path, deployments, methods=["POST", "PATCH"]) for path in paths])
-    asking = TestClient(OwnCode(app, "flows."), base_url=OWN)
-    own = {"name": "study", "entrypoint": "flows.study.form.study_form", "pull_steps": None}
-    assert asking.post(paths[0], json=own).json() == own
-    assert asking.patch(paths[1], json={"description": "text"}).status_code == 200
-    shell = [{"prefect.deployments.steps.run_shell_script": {"script": "true"}}]
-    for field, value in (
-        ("entrypoint", "evil.py:flow"),
-        ("pull_steps", shell),
-        ("path", "/tmp/evil"),
-        ("storage_document_id", "0a"),
-    ):
-        for method, path in (("POST", paths[0]), ("PATCH", paths[1])):
-            answer = asking.request(method, path, json=own | {field: value})
-            assert answer.status_code == 403
-            assert answer.json()["detail"].startswith(f"{field} must be that of this project's own")
-    assert asking.patch(paths[1], content=b"[1]").status_code == 200  # Prefect's own affair.
-    # What only looks deployments up may say what it likes.
-    assert asking.post(paths[2], json={"pull_steps": shell}).status_code == 200
 
 
 AUTH = "me:sécret"
@@ -298,3 +286,23 @@ def test_a_socket_that_says_nothing_is_let_go_and_only_so_many_wait(
             assert await ask(connect, text) == ["accept", "send", "close"]
 
     asyncio.run(main())
+
+
+def test_a_server_that_ends_deletes_its_own_note_alone(tmp_path: Path):
+    users, _, noted = locks(tmp_path)
+    own = dataclasses.asdict(ProcessIdentity.of_this_process())
+    elsewhere = {**own, "host": "machine-b", "machine": "another boot"}
+    code = (
+        "import dataclasses, json, sys; from pathlib import Path\n"
+        "from infra.prefect.app import _end_without_users\n"
+        "from infra.processes.identity import ProcessIdentity\n"
+        "noted = Path(sys.argv[2])\n"
+        "if sys.argv[3:]: noted.write_text(json.dumps({'process': "
+        "dataclasses.asdict(ProcessIdentity.of_this_process())}))\n"
+        "_end_without_users(Path(sys.argv[1]), noted, [])"
+    )
+    for own_note in ([], ["own"]):
+        noted.write_text(json.dumps({"process": elsewhere}))
+        words = [sys.executable, "-c", code, str(users), str(noted), *own_note]
+        assert subprocess.run(words, timeout=120).returncode == 0
+        assert noted.exists() == (not own_note)

@@ -1,23 +1,31 @@
 """The key of alerts' addresses: outside the store, its owner's alone, and the only one."""
 
+import errno
 import json
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
 
 from infra.errors import ConfigError
-from infra.prefect.encryption import VARIABLE, key_file, read_or_draw_key
+from infra.prefect.encryption import (
+    VARIABLE,
+    check_key_stays_apart,
+    key_file,
+    read_or_draw_key,
+)
 
 SECRET = "https://hooks.slack.com/services/T000/B000/verysecret"
 
 CLIENT = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from infra.errors import ConfigError
 from infra.prefect.server import server_of
@@ -43,7 +51,42 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "settings"
 
 
-def test_it_is_drawn_once_in_a_file_of_its_owner(settings: Path):
+def test_without_a_home_it_is_beside_the_database_and_alerts_want_another(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    check_key_stays_apart()
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", "/")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # Root may write anywhere.
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    key = read_or_draw_key()
+    assert key_file() == tmp_path / "prefect" / "key"
+    assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+    told = capsys.readouterr().err
+    assert f"is kept in {key_file()}, and alerts need one elsewhere, PARCEL_KEY." in told
+    assert read_or_draw_key() == key
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match="--alert needs PARCEL_KEY, a file outside of the store"):
+        check_key_stays_apart()
+    monkeypatch.setenv("PARCEL_KEY", str(tmp_path / "mine"))
+    check_key_stays_apart()
+
+
+def test_of_servers_that_draw_at_once_one_key_stays_without_links(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with ThreadPoolExecutor(8) as pool:
+        keys = {future.result() for future in [pool.submit(read_or_draw_key) for _ in range(8)]}
+    assert keys == {key_file().read_text().strip()}
+
+
+def test_it_is_drawn_once_in_a_file_of_its_owner(
+    settings: Path, capsys: pytest.CaptureFixture[str]
+):
     before = os.umask(0o002)
     try:
         key = read_or_draw_key()
@@ -53,9 +96,13 @@ def test_it_is_drawn_once_in_a_file_of_its_owner(settings: Path):
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
     assert stat.S_IMODE(key_file().parent.stat().st_mode) == 0o700
     assert [*key_file().parent.iterdir()] == [key_file()]
+    assert read_or_draw_key() == key
+    assert capsys.readouterr().err == ""
     key_file().chmod(0o644)
     assert read_or_draw_key() == key
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
+    told = capsys.readouterr().err
+    assert told.startswith(f"parcel: {key_file()} was open to others (mode 644); it is yours alone")
 
 
 def test_a_key_that_the_user_gives_a_server_counts(settings: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,6 +11,7 @@ import pytest
 
 from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
+from infra.store.store import Store
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -118,7 +119,7 @@ def test_a_run_that_was_scheduled_again_stays_so(served_store: Path):
     killed_run(served_store, run, 'journal.close("crashed", "SIGTERM came")')
     with get_client(sync_client=True) as client:
         client.set_flow_run_state(uuid.UUID(run), AwaitingRetry(), force=True)
-    settle_ended(served_store)
+    settle_ended(Store(served_store))
     assert state_of(run)[0] == "AwaitingRetry"
     assert states_of_rows(run)["under way"][0] == "Crashed"
 
@@ -152,7 +153,7 @@ journal.ended("broken", "failed", "no such file")
 journal.ended("silent", "reused")
 """,
     )
-    settle_ended(served_store)
+    settle_ended(Store(served_store))
     rows = states_of_rows(run)
     assert {name: state for name, (state, _) in rows.items()} == {
         "reported": "Completed",
@@ -171,21 +172,44 @@ journal.ended("silent", "reused")
     assert state_of(run) == ("Crashed", "its process was killed")
     assert not path.exists()
     assert (path.parents[1] / "ended" / path.name).exists()
-    settle_ended(served_store)
+    settle_ended(Store(served_store))
     assert states_of_rows(run) == rows
+
+
+def test_a_damaged_journal_keeps_no_other_from_being_settled(served_store: Path):
+    from infra.prefect.rows import settle_ended
+
+    runs = sorted(new_run(name) for name in ("first line", "a line", "no run", "whole"))
+    paths = [killed_run(served_store, run, 'journal.plan("toy", {})') for run in runs]
+    first, _, rest = paths[0].read_text().partition("\n")
+    paths[0].write_text(f"{first[:40]}\n{rest}")
+    paths[1].open("a").write("null\n")
+    # Neither a file: it sorts before the others, as "0" does.
+    folder, stray = paths[0].with_name("0.jsonl"), paths[0].with_name("00.jsonl")
+    folder.mkdir()
+    stray.write_text("[]\n")
+    try:
+        lines = settle_ended(Store(served_store))
+    finally:
+        folder.rmdir()
+        stray.unlink(missing_ok=True)
+    assert [state_of(run)[0] for run in runs] == ["Crashed"] * 4
+    assert not any(path.exists() for path in paths)
+    for path in (folder, stray, *paths[:2]):
+        assert sum(f"/{path.name}: " in line for line in lines) == 1, lines
+    assert len(lines) == 4
 
 
 def test_a_command_that_finds_nothing_to_run_ends_the_rows_of_killed_runs(served_store: Path):
     from flows.study.start import settle_earlier_runs
     from infra.prefect.journal import has_unsettled
-    from infra.store.store import Store
 
     run = new_run("killed before a sweep that is complete")
     killed_run(served_store, run, 'journal.plan("toy", {})')
-    assert has_unsettled(served_store)
+    assert has_unsettled(Store(served_store))
     settle_earlier_runs(Store(served_store))
     assert state_of(run)[0] == "Crashed"
-    assert not has_unsettled(served_store)
+    assert not has_unsettled(Store(served_store))
 
 
 def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
@@ -198,7 +222,7 @@ def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
 
     from infra.prefect.journal import Node, RunRecord
     from infra.prefect.rows import settle
-    from infra.processes.identity import ProcessNote
+    from infra.processes.identity import NOBODY
 
     @task(task_run_name="train")
     def train() -> tuple[str, dict[str, Any]]:
@@ -226,8 +250,7 @@ def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
     with get_client(sync_client=True) as client:
         client.set_task_run_state(uuid.UUID(row), Running(), force=True)
         node = Node(name="train", outcome="failed", detail="no such file", task_run_id=row)
-        nobody = ProcessNote(pid=0, began=0.0, host="")
-        settle(RunRecord(flow_run_id=run, process=nobody, nodes={"train": node}))
+        settle(RunRecord(flow_run_id=run, process=NOBODY, nodes={"train": node}))
         assert states_of_rows(run)["train"] == ("Failed", "failed: no such file")
         fields = ("event", "occurred", "resource", "related", "payload")
         late = {"id": str(uuid.uuid4()), **{field: event[field] for field in fields}}
@@ -244,12 +267,12 @@ def test_a_run_under_way_is_left_alone(served_store: Path):
     run = new_run("under way")
     journal = Journal(served_store, run)
     journal.started("train", new_row(run, "train", Running()))
-    settle_ended(served_store)
+    settle_ended(Store(served_store))
     assert states_of_rows(run)["train"][0] == "Running"
     assert state_of(run)[0] == "Running"
     assert journal.path.exists()
     journal.close("cancelled", "SIGINT came")
-    settle_ended(served_store)
+    settle_ended(Store(served_store))
     assert states_of_rows(run)["train"][0] == "Crashed"
     assert state_of(run) == ("Cancelled", "SIGINT came")
 

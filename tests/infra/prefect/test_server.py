@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -21,8 +22,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from prefect.settings import Settings
 
 from infra.errors import ConfigError
+from infra.prefect import server
+from infra.prefect.encryption import VARIABLE
 from infra.prefect.server import (
     auth_file,
     locks,
@@ -31,6 +35,8 @@ from infra.prefect.server import (
     server_of,
     token_of,
 )
+from infra.processes.identity import ProcessIdentity
+from tests.infra.deploy.test_commands import environment_names
 
 pytestmark = pytest.mark.slow
 
@@ -378,6 +384,8 @@ def test_profiles_and_settings_of_other_projects_do_not_reach_the_stores_server(
     )
     own = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     own |= {"PREFECT_HOME": str(home), "PREFECT_PROFILE": "cloud", "PYTHONPATH": os.getcwd()}
+    own["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{database}"
+    own["PREFECT_SERVER_API_BASE_PATH"] = "/theirs"
     done = subprocess.run(
         [sys.executable, "-c", SETTINGS, "../store"],
         cwd=project,
@@ -393,6 +401,24 @@ def test_profiles_and_settings_of_other_projects_do_not_reach_the_stores_server(
     assert [path.name for path in home.iterdir()] == ["profiles.toml"]
 
 
+def test_no_variable_of_the_users_own_prefect_reaches_the_stores_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in [each for each in os.environ if each.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    before = server._server_environment(tmp_path, "ours:secret")
+    names = {*environment_names(Settings), "PREFECT_A_SETTING_OF_TOMORROW"}
+    assert len(names) > 300
+    for name in names:
+        monkeypatch.setenv(name, "theirs")
+    assert server._server_environment(tmp_path, "ours:secret") == before
+    assert before["PREFECT_SERVER_API_AUTH_STRING"] == "ours:secret"
+    # The one that counts; it is drawn if the user names none.
+    monkeypatch.setenv(VARIABLE, "theirs")
+    with pytest.raises(ConfigError, match=VARIABLE):
+        server._server_environment(tmp_path, "ours:secret")
+
+
 @pytest.mark.deep
 def test_a_database_that_another_process_has_locked_is_named(tmp_path: Path):
     database = tmp_path / "prefect" / "prefect.db"
@@ -403,3 +429,19 @@ def test_a_database_that_another_process_has_locked_is_named(tmp_path: Path):
         message = r"prefect\.db is locked by another process"
         with pytest.raises(RuntimeError, match=message), server_of(tmp_path):
             pass
+
+
+@pytest.mark.parametrize("field", [None, "api", "auth", "process"])
+@pytest.mark.parametrize("broken", ["[]", "null", "5", '"text"', "{", "{}"])
+def test_a_note_that_is_none_counts_as_no_server(tmp_path: Path, field: str | None, broken: str):
+    note = locks(tmp_path)[2]
+    note.parent.mkdir(parents=True, exist_ok=True)
+    text = broken
+    if field is not None:
+        this = dataclasses.asdict(ProcessIdentity.of_this_process())
+        values = {"api": "http://127.0.0.1:9/api", "auth": "a:b", "process": this}
+        note.write_text(json.dumps(values))
+        assert running(tmp_path) is not None
+        text = json.dumps(values | {field: [broken]})
+    note.write_text(text)
+    assert running(tmp_path) is None

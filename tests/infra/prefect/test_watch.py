@@ -76,6 +76,27 @@ def test_a_run_is_crashed_once_its_holder_is_gone_and_others_are_left_alone(
 
 
 @pytest.mark.usefixtures("served_store")
+def test_a_run_that_somebody_cancels_is_cancelled_once_its_holder_is_gone(
+    tmp_path: Path, hold: Callable[..., psutil.Process]
+):
+    from prefect.client.orchestration import get_client
+    from prefect.states import Cancelling
+
+    from infra.prefect.watch import Watch
+
+    run = new_run("unwanted")
+    holder = hold(run, elsewhere=False)
+    wait_for_renewal(tmp_path / "store", run)
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(uuid.UUID(run), Cancelling(), force=True)
+    holder.kill()
+    holder.wait()
+    why = "as somebody asked in the UI or by the API"
+    assert Watch(Store(tmp_path / "store")).look() == [f"run unwanted ({run}): Cancelled, {why}"]
+    assert state_of(run) == ("Cancelled", why)
+
+
+@pytest.mark.usefixtures("served_store")
 def test_rows_of_a_run_that_a_worker_found_dead_are_ended(
     tmp_path: Path, hold: Callable[..., psutil.Process]
 ):

@@ -51,6 +51,18 @@ def test_ctrl_c_ends_it_after_its_last_words(work: str):
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_its_last_line_names_the_signal_and_how_to_go_on(number: signal.Signals):
+    process = run("time.sleep(600)", "signals.end_with('continue: parcel run demo')")
+    process.send_signal(number)
+    words, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (128 + number, "")
+    assert words.splitlines() == [
+        f"last words {number.name}",
+        f"ended by {number.name}; continue: parcel run demo",
+    ]
+
+
 def test_sigterm_has_its_own_code():
     process = run("time.sleep(600)")
     process.send_signal(signal.SIGTERM)

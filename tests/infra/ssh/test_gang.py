@@ -192,6 +192,7 @@ def test_a_host_that_hears_nothing_more_ends_its_member(tmp_path: Path):
     request = {
         "command": ["-c", "import time; time.sleep(600)"],
         "environment": {},
+        "variables": {},
         "packages": {},
         "silence": 1.0,
     }

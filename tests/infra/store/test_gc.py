@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.processes.identity import ProcessIdentity
 from infra.store import gc
 from infra.store.disk import Disk
-from infra.store.holder import Holder
 from infra.store.lease import Lease, hold_lease
 from infra.store.lineage import verify_artifact
 from infra.store.manifest import Recipe
@@ -132,7 +132,7 @@ def test_what_a_live_run_pinned_stays_and_goes_after_it(store: Store):
 
 def test_pin_of_a_dead_process_counts_for_nothing(store: Store):
     made = make(store, "made")
-    dead = Holder(**{**vars(Holder.this_process()), "began": 1})
+    dead = ProcessIdentity(**{**vars(ProcessIdentity.of_this_process()), "began": 1})
     lease = Lease(token="t", holder=dead, since="", ttl=1000, keys=(made.key,))
     store.files.create_if_absent("pins/run.json", lease.to_json())
     assert names(gc.delete_garbage(store, older_than=0)) == [("artifact", "made")]
@@ -141,7 +141,7 @@ def test_pin_of_a_dead_process_counts_for_nothing(store: Store):
 
 def test_pin_of_another_machine_counts_long_after_it_lapsed(store: Store):
     made = make(store, "made")
-    far = Holder(host="far", machine="far", pid=1, began=1)
+    far = ProcessIdentity(host="far", machine="far", pid=1, began=1)
     lease = Lease(token="t", holder=far, since="", ttl=1, keys=(made.key,))
     store.files.create_if_absent("pins/run.json", lease.to_json())
     make_old(store.state / "pins" / "run.json", days=0.5 / 24)
@@ -716,3 +716,27 @@ def test_a_snapshot_from_the_middle_of_a_gc_is_handed_on_to_nobody(
     later = store.snapshot(view)
     assert later.find(spare.key) is None
     assert (store.snapshot(later) is later) == (not is_killed)
+
+
+_KILLED_WHILE_IT_LINKS = """
+import os, sys
+from pathlib import Path
+from infra.store.disk import Disk
+from infra.store.manifest import File
+os.replace = lambda *names: os.kill(os.getpid(), 9)
+file = File(sha256="0" * 64, size=1)
+Disk(Path(sys.argv[1])).link("artifacts/a.txt", "artifacts/new/a.txt", file)
+"""
+
+
+def test_a_link_whose_process_is_killed_leaves_nothing_beside_its_target(tmp_path: Path):
+    store = Store(tmp_path)
+    store.files.put("artifacts/a.txt", b"a")
+    command = [sys.executable, "-c", _KILLED_WHILE_IT_LINKS, str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert list((tmp_path / "artifacts" / "new").iterdir()) == []
+    (left,) = (tmp_path / "partial").iterdir()
+    assert gc.delete_garbage(store, older_than=0) == []  # Its process may be at it.
+    make_old(tmp_path / "partial")
+    assert names(gc.delete_garbage(store, older_than=0)) == [("partial", left.name)]
+    assert not left.exists()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.processes.identity import ProcessIdentity
 from infra.store.disk import Disk
-from infra.store.holder import Holder
 from infra.store.lease import Lease, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
@@ -21,14 +21,14 @@ from tests.infra.store.faults import BROKEN, fail
 STEP = Recipe(kind="checkpoint", name="train toy", code="c0de")
 NAME = f"leases/{STEP.key}.json"
 SPAWN = multiprocessing.get_context("spawn")
-ELSEWHERE = Holder(host="elsewhere", machine="another boot", pid=1, began=1)
+ELSEWHERE = ProcessIdentity(host="elsewhere", machine="another boot", pid=1, began=1)
 
 
 def files_of(root: Path) -> Disk:
     return Disk(root, durable=False)
 
 
-def leave(root: Path, holder: Holder, ttl: float) -> bytes:
+def leave(root: Path, holder: ProcessIdentity, ttl: float) -> bytes:
     """Leaves the lease of another process behind."""
     text = Lease(token="t", holder=holder, since="2026-11-22", ttl=ttl).to_json()
     assert files_of(root).create_if_absent(NAME, text)
@@ -84,14 +84,16 @@ def test_who_holds_what_is_told(tmp_path: Path, holder):
 
 
 def test_number_of_a_process_given_to_another_one_is_not_the_holder(tmp_path: Path):
-    here = Holder.this_process()
+    here = ProcessIdentity.of_this_process()
     leave(tmp_path, dataclasses.replace(here, began=here.began - 1), ttl=1000)
     assert acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False) is not None
 
 
 def test_process_of_another_container_is_not_looked_up_here(tmp_path: Path):
     leave(
-        tmp_path, dataclasses.replace(Holder.this_process(), machine="another", began=1), ttl=1000
+        tmp_path,
+        dataclasses.replace(ProcessIdentity.of_this_process(), machine="another", began=1),
+        ttl=1000,
     )
     assert acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False) is None
 
@@ -196,7 +198,7 @@ def test_two_never_hold_it_at_once(tmp_path: Path):
 
 
 def test_of_many_that_find_a_dead_holder_one_takes_its_place(tmp_path: Path):
-    here = Holder.this_process()
+    here = ProcessIdentity.of_this_process()
     leave(tmp_path, dataclasses.replace(here, began=here.began - 1), ttl=1000)
     got, barrier = [], threading.Barrier(8)
 
@@ -221,7 +223,7 @@ def test_who_lost_its_lease_writes_no_more_to_its_scratch(tmp_path: Path):
         leases = tmp_path / NAME
         text = leases.read_bytes()
         lost = dataclasses.replace(
-            Holder.this_process(), began=1
+            ProcessIdentity.of_this_process(), began=1
         )  # As if it were of a dead process.
         dead = Lease(token=json.loads(text)["token"], holder=lost, since="", ttl=1)
         assert store.volatile.compare_and_swap(NAME, text, dead.to_json())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.store.manifest import Recipe
-from infra.store.redact import REDACTED, redact
+from infra.store.redact import REDACTED, redact, remember_secrets
 from infra.store.store import Attempt, Store, manifest_name
 
 X = "x7Kq"  # The secret; the rest of a value has none of it.
@@ -26,6 +26,12 @@ X = "x7Kq"  # The secret; the rest of a value has none of it.
         {"credentials": {"user": X, "key": X}},
         ["--password", X, "--region", "eu"],
         [f"--password={X}", f"--hf-token={X}"],
+        ["sshpass", "-p", X, "ssh", "host"],
+        ["/usr/bin/sshpass", f"-p{X}", "ssh"],
+        ["mysql", f"-p{X}", "db"],
+        ["curl", f"-ume:{X}", "https://x"],
+        [{"name": "HF_TOKEN", "value": X}, {"key": "password", "value": {"a": [X]}}],
+        {"headers": [["x-api-key", X], ("cookie", X)]},
         f"https://me:{X}@host/path",
         f"https://{X}@host/path",
         f"https://host/path?access_token={X}&page=2",
@@ -49,6 +55,8 @@ def test_credentials_go(value: Any):
         "gs://bucket/folder/part@v1 https://host:80/path?page=2",
         {"password": None, "use_secret": True, "token": ""},
         (1, 2.5, None, True),
+        [{"name": "budget", "value": "x7Kq"}, ["image", "token"], ["token", "image", "text"]],
+        ["mysql", "-p", "db"],  # It asks for the password; the word after it is the database.
     ],
 )
 def test_the_rest_stays(value: Any):
@@ -81,7 +89,7 @@ def test_manifest_on_disk_holds_no_credential(tmp_path: Path):
     assert made.manifest.environment["prefect"] == {"api_key": REDACTED, "flow_run_id": "f"}
 
 
-def test_xla_flags_are_the_only_variable_and_are_redacted(monkeypatch: pytest.MonkeyPatch):
+def test_variables_that_are_recorded_are_redacted(monkeypatch: pytest.MonkeyPatch):
     from infra.store.environment import execution_environment
 
     monkeypatch.setenv("XLA_FLAGS", f"--xla_x=1 --token={X}")
@@ -89,3 +97,20 @@ def test_xla_flags_are_the_only_variable_and_are_redacted(monkeypatch: pytest.Mo
     told = execution_environment()
     assert X not in str(told)
     assert "--xla_x=1" in told["hardware"]["xla_flags"]
+
+
+def test_what_a_config_names_as_a_secret_goes_from_every_text():
+    """An error of a step says it without its name."""
+    config = {
+        "pwd": "opensesame9",
+        "auth": "me:Xa77wordpart",
+        "headers": {"Authorization": "Bearer zz-top-99"},
+        "mode": {"auth": "basic"},
+        "credentials": {"user": "somebody-1", "keys": ["abc-def-1"]},
+    }
+    remember_secrets(config)
+    said = "cannot log in with opensesame9, Xa77wordpart, zz-top-99, somebody-1 or abc-def-1"
+    shown = redact(said)
+    assert shown == f"cannot log in with {', '.join([REDACTED] * 4)} or {REDACTED}"
+    assert redact("basic training") == "basic training"
+    assert redact(shown) == shown

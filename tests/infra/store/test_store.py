@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra.processes.identity import ProcessIdentity
 from infra.store.history import AttemptNote
-from infra.store.holder import Holder
 from infra.store.manifest import Input, Manifest, Recipe
-from infra.store.store import Artifact, Attempt, Store, manifest_name
+from infra.store.store import Artifact, Attempt, Store, canonical_uri, manifest_name
 from tests.infra.store.faults import BROKEN, STALE, fail, journal
 
 STEP = Recipe(kind="dataset", name="prepare toy", config={"px": 7}, code="c0de", seed=3)
@@ -66,7 +66,7 @@ def test_damaged_artifact_is_a_miss_and_can_be_made_again(tmp_path: Path, damage
 def test_attempts_count_once_for_an_artifact_that_is_made_again(tmp_path: Path):
     store = Store(tmp_path)
     first = make(store)
-    here = Holder.this_process()
+    here = ProcessIdentity.of_this_process()
     notes = [
         AttemptNote(id=id, started="", holder=here, device_seconds=cost)
         for id, cost in [
@@ -371,18 +371,15 @@ def test_store_has_a_number(tmp_path: Path):
     Store(tmp_path)
 
 
-@pytest.mark.parametrize("found", [1, 4])
-def test_store_of_another_format_is_refused(tmp_path: Path, found: int):
+@pytest.mark.parametrize("found", [1, 2, 4])
+def test_store_of_another_format_is_refused_with_the_cure(tmp_path: Path, found: int):
     (tmp_path / "store.json").write_text(json.dumps({"format": found}))
-    with pytest.raises(ValueError, match=f"has format {found}, and this version understands 3: "):
+    told = (
+        f"has format {found}, and this version understands 3: name another folder, or use a "
+        f"checkout of the version that made it."
+    )
+    with pytest.raises(ValueError, match=told):
         Store(tmp_path)
-
-
-def test_the_format_before_is_refused_with_its_cure(tmp_path: Path):
-    (tmp_path / "store.json").write_text('{"format": 2}')
-    with pytest.raises(ValueError, match=r"`parcel store upgrade --store .*` gives its artifacts"):
-        Store(tmp_path)
-    assert Store(tmp_path, formats=(2, 3)).format == 2
 
 
 def test_artifacts_without_a_number_are_of_an_older_format(tmp_path: Path):
@@ -489,3 +486,19 @@ def test_attempt_of_a_living_process_is_not_swept(tmp_path: Path):
     attempt = Attempt(Store(tmp_path), STEP)  # Its lease, if it had one, is lost.
     with Store(tmp_path).lock(STEP.key):
         assert attempt.path.exists()
+
+
+@pytest.mark.parametrize("uri", ["", "s3:/bucket/x", "gs:bucket", "hdfs://host/x"])
+def test_what_is_neither_a_folder_nor_a_bucket_is_refused(uri: str):
+    with pytest.raises(ValueError, match="store must be a folder or gs://bucket/prefix"):
+        canonical_uri(uri)
+
+
+@pytest.mark.parametrize("text", ["", "null", "3", '{"format": "3"}'])
+def test_a_damaged_number_of_the_layout_is_told_with_what_to_write(text: str, tmp_path: Path):
+    Store(tmp_path)
+    (tmp_path / "store.json").write_text(text)
+    with pytest.raises(
+        ValueError, match=r'store\.json is damaged: .*, write \{"format": \d\} into'
+    ):
+        Store(tmp_path)

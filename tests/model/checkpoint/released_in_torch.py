@@ -23,7 +23,7 @@ lengths, question = given["lengths"], str(given["question"])
 
 def forward(model, budget):
     """Returns the logits of the texts, and the model's inputs beside their types."""
-    places = torch.full((2, images.shape[1] * budget), model.config.image_token_id)
+    places = torch.full((2, images.shape[1] * budget), model.config.placeholder_id)
     # Some templates have text before the images.
     has_lead = model.config.facts["prompt"].get("lead") is not None
     num = int(given["num_lead"]) if has_lead else 0

@@ -25,8 +25,8 @@ def _configs() -> Mapping[str, ModelConfig]:
     made = {kind: tiny_config(kind) for kind in KINDS}
     made["own"] = tiny_config("tests.model.connector.own_connectors:Prefix")
     mqt, parcel = made["mqt"], made["parcel"]
-    positional = dataclasses.replace(mqt.connector, mqt_keys="positional", mlp_dim=9)
-    made["mqt-positional"] = dataclasses.replace(mqt, connector=positional)
+    content = dataclasses.replace(mqt.connector, mqt_keys="content", mlp_dim=9)
+    made["mqt-content"] = dataclasses.replace(mqt, connector=content)
     keyed = dataclasses.replace(parcel.connector, parcel_key_positions=True, mlp_dim=9)
     made["parcel-keyed"] = dataclasses.replace(parcel, connector=keyed)
     made["uncapped"] = dataclasses.replace(parcel, attn_softcap=0.0, final_softcap=0.0)

@@ -220,6 +220,11 @@ def test_a_release_asks_as_its_template_does(
         for name in ("config", "processor_config")
     }
     assert read["config"]["facts"]["prompt"] == dataclasses.asdict(cfg.template)
+    # transformers 5 warns of a `…_token_id` that the vocabulary does not have.
+    ids = {name: value for name, value in read["config"].items() if name.endswith("_token_id")}
+    assert set(ids) == {"bos_token_id", "eos_token_id", "pad_token_id"}
+    assert all(0 <= value < read["config"]["text"]["vocab_size"] for value in ids.values())
+    assert read["config"]["placeholder_id"] == read["processor_config"]["image_token_id"]
     settings = read["processor_config"]
     row = _released_method("_row", tokenizer=_HuggingFaceCall(known), **settings)
     for question in ("how many cats?", "is it\n", ""):

@@ -38,6 +38,21 @@ def test_more_is_kept_where_less_is_made_again():
     assert held(tokens=30) < held(tokens=64)
 
 
+def test_a_frozen_image_side_has_no_moments_in_any_of_its_parts():
+    side = sum(
+        leaf.size
+        for path, leaf in flatten_params(vlm.abstract_params(MODEL))
+        if not path.startswith("text/")
+    )
+    model = dataclasses.replace(MODEL, remat="full")
+
+    def less(batch_size: int) -> float:
+        whole = held(model, batch_size=batch_size)
+        return whole - held(model, batch_size=batch_size, freeze_vision="all")
+
+    assert 2 * less(8) - less(16) == pytest.approx(12 * side)
+
+
 def test_frozen_parameters_have_neither_moments_nor_gradients():
     tower = sum(
         leaf.size

@@ -12,6 +12,7 @@ import pytest
 from model.seeds import Seeds
 from model.train.config import GroupConfig, TrainConfig
 from model.train.loop import rates_of
+from model.train.lora_config import LoraConfig
 from model.train.optimizer import (
     group_of,
     init_optimizer,
@@ -128,6 +129,19 @@ def test_freezing_takes_the_vision_tower_out():
     assert set(trained) == {"text/embedding"}
     assert set(frozen) == {"vision/dense/kernel"}
     assert split_frozen(PARAMS, TrainConfig())[1] == {}
+
+
+def test_all_that_comes_before_the_decoder_is_frozen_or_the_tower_alone():
+    paths = ["vision/a", "connector/b", "projector/kernel", "text/d", "lora/text/d/a"]
+    params = {path: jnp.zeros(i + 1) for i, path in enumerate(paths)}
+    _, tower = split_frozen(params, TrainConfig(freeze_vision=True))
+    trained, frozen = split_frozen(params, TrainConfig(freeze_vision="all"))
+    assert list(tower) == ["vision/a"]
+    assert list(frozen) == ["vision/a", "connector/b", "projector/kernel"]
+    assert list(trained) == ["text/d", "lora/text/d/a"]
+    with pytest.raises(ValueError, match="nothing would be trained"):
+        TrainConfig(freeze_vision="all", freeze_text=True)
+    assert TrainConfig(freeze_vision="all", freeze_text=True, lora=LoraConfig())
 
 
 GROUPS = TrainConfig(

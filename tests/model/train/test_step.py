@@ -187,6 +187,31 @@ def test_a_batch_of_text_alone_trains_the_decoder_and_nothing_else():
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
+@pytest.mark.slow
+def test_all_that_comes_before_the_decoder_keeps_its_bits_where_it_is_frozen():
+    model, mesh = tiny_model("parcel", (30, 64)), make_mesh(jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    learned = np.broadcast_to((np.arange(9) > 4).astype(np.int32), (4, 9))
+    batch = {
+        "image": rng.integers(0, 256, (4, 1, 32, 32, 3), dtype=np.uint8),
+        "text": rng.integers(3, 1400, (4, 9), dtype=np.int32),
+        "mask_ar": learned,
+        "mask_loss": learned,
+    }
+    train = TrainConfig(batch_size=4, text_len=8, freeze_vision="all")
+    start = jax.tree.map(np.array, vlm.init_params(model, 0))
+    state = make_state(start, train, mesh)
+    programs = StepPrograms(model, train.program, mesh)
+    rates = Rates(learning=1e-2, decay=1e-2)
+    for budget in (18, 30):
+        state, metrics = programs(state, batch, budget, rates)
+    assert set(metrics.norms) == {"text"}
+    after = {**state.trained, **state.frozen}
+    for path, leaf in flatten_params(start):
+        moved = not np.array_equal(after[path], leaf)
+        assert moved == path.startswith("text/"), path
+
+
 def test_loss_is_a_mean_of_means():
     losses = jnp.asarray([[1.0, 3.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     mask = jnp.asarray([[1, 1, 0], [1, 0, 0], [0, 0, 0]])

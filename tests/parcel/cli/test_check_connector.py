@@ -1,6 +1,7 @@
 """`parcel check-connector`, and `parcel flops` with a connector of one's own."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,43 @@ def test_the_table_of_a_study_has_its_methods(parcel, folder: Path):
     code, out, _ = parcel("flops", "small.yaml", "--budget", "4", "--parts")
     assert code == 0
     assert out.splitlines()[-1].split()[0] == "own_ripples_here:Ripple"
+
+
+BROKEN = {
+    "at its import": (
+        "\nclass Odd(Ripple):\n    routing = Routing(sizes=(9, 30), reads='nothing')\n",
+        r"routing\.sizes must be even, since training draws .*, got \[9\]\.? "
+        r"\(\S*own_ripples_here\.py:LINE\)",
+    ),
+    "where it is made": (
+        "\nclass Odd(Ripple):\n    def __init__(self, cfg, *, rngs):\n        cfg.no_such_size\n",
+        r"no_such_size.* \(\S*own_ripples_here\.py:LINE\)",
+    ),
+    "where it is called": (
+        "\nclass Odd(Ripple):\n    def __call__(self, features, **slots):\n"
+        "        return features @ jnp.ones((3, 3))\n",
+        r" \(\S*own_ripples_here\.py:LINE\)",
+    ),
+    "without its budgets": (
+        "\nclass Odd:\n    says = 'none'\n",
+        r"Odd\.routing must be a Routing, .*, got none\. \(\S*own_ripples_here\.py:LINE\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "told"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_class_is_named_at_the_users_own_line(parcel, folder: Path, text: str, told: str):
+    file = folder / "own_ripples_here.py"
+    before = file.read_text()
+    file.write_text(before + text)
+    code, out, err = parcel("check-connector", "own_ripples_here.py:Odd", "--config", "small.yaml")
+    assert code != 0
+    # The last line of the class is the one at fault; of a class without budgets it is its first.
+    last = before.count("\n") + text.count("\n") - ("none" in text)
+    assert re.search(told.replace("LINE", str(last)), out + err), out + err
+
+
+def test_a_misspelt_class_is_told_with_the_one_that_is_meant(parcel, folder: Path):
+    code, _, err = parcel("check-connector", "own_ripples_here.py:Rippel", "--config", "small.yaml")
+    assert code == 2
+    assert "own_ripples_here.py must define it; did you mean Ripple?" in err

@@ -193,7 +193,7 @@ def test_a_killed_fetch_goes_on_where_it_was(tmp_path, fetch, hub):
             ["tiny", "--accept-licence"],
             "hf_expired",
             True,
-            "The Hub does not accept HF_TOKEN: it is misspelt or expired.",
+            "The Hub does not accept HF_TOKEN, which is misspelt or expired.",
         ),
         (
             ["tiny", "--accept-licence"],

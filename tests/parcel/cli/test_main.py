@@ -1,5 +1,7 @@
 """The command line: instant help, one example each, errors in one line."""
 
+import os
+import re
 import subprocess
 import sys
 import time
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
+CONFIGS = Path(__file__).parents[3] / "configs"
 COMMANDS = [
     ["run"], ["prepare"], ["train"], ["transfer"], ["evaluate"], ["report"], ["serve"],
     ["results"], ["lineage", "show"], ["lineage", "trace"], ["lineage", "verify"],
@@ -27,7 +30,10 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 def test_every_command_has_help_with_an_example(words: list[str]):
     done = call(*words, "--help")
     assert done.returncode == 0
-    assert f"Example: parcel {' '.join(words)}" in " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
+    assert f"Example: parcel {' '.join(words)}" in text
+    # What a help text has in brackets is markup to whoever prints it, and lost.
+    assert not re.search(r"\s\.(\s|$)", text)
 
 
 def test_help_imports_nothing_heavy():
@@ -46,3 +52,131 @@ def test_unknown_words_are_the_callers_mistake(words: list[str]):
     assert done.returncode == 2
     assert done.stderr.startswith("parcel: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_it_is_called_as_a_module_too(tmp_path: Path):
+    words = [sys.executable, "-m", "parcel", "fly"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stderr[:30]) == (2, "parcel: No such command 'fly'.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
+        (["lineage", "trcae"], "No such command 'trcae'. Did you mean 'trace'?"),
+        (["run", "study"], "There is a file study.yaml: name it with its suffix."),
+        (["data", "fetch", "--hlep"], "No such option: --hlep"),
+        (["run", "--seeds", "5"], "--seeds; a study's keys have no dashes: num_seeds=VALUE"),
+        (["train", "--profile", "3"], 'profile must be two steps from 1 on, such as "10:13", got'),
+        (["run", "stuyd.yaml"], "No such file or directory; did you mean study.yaml?"),
+        (["plan", "study.yml"], "No such file or directory; did you mean study.yaml?"),
+        (["run", "smal.yaml"], f"; did you mean {CONFIGS / 'small.yaml'}?"),
+        (["run", "--explain", "--rebuild", "stage1 vanila"], "; did you mean stage1 vanilla?"),
+        (["run", "--explain", "--rebuild", "no*"], "got 'no*'; `--explain` lists them."),
+        (["run", "nothing/near.yaml"], "near.yaml: No such file or directory."),
+        (["run", "seeds=5"], "seeds: no such key; did you mean num_seeds?"),
+        (["status", "--store", "/dev/null"], "got '/dev/null', which is a file or below one."),
+        (["gc", "--store", "study.yaml/x"], "study.yaml/x', which is a file or below one."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_misspelt_word_is_told_with_the_one_that_is_meant(
+    words: list[str], told: str, tmp_path: Path
+):
+    (tmp_path / "study.yaml").write_text("base: demo\nname: study\n")
+    done = subprocess.run(
+        [PARCEL, *words], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_only_what_trains_has_a_profile():
+    from parcel.cli.run import run_app
+
+    options = {
+        command.name: {"profile" in command.callback.__annotations__}  # type: ignore[union-attr]
+        for command in run_app.registered_commands
+    }
+    assert [name for name, has in options.items() if has == {True}] == ["run", "train", "transfer"]
+
+
+def test_flags_that_would_end_each_worker_are_refused_before_work_begins(tmp_path: Path):
+    environment = {**os.environ, "XLA_FLAGS": "--xla_nope=1"}
+    options = {"capture_output": True, "text": True, "timeout": 60, "env": environment}
+    done = subprocess.run([PARCEL, "run", "--store", str(tmp_path / "store")], **options)
+    assert done.returncode == 2
+    assert done.stderr.startswith("parcel: XLA_FLAGS must be flags that this version of XLA knows")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+    words = ["doctor", "--engine", "none", "--store", str(tmp_path / "store")]
+    doctor = subprocess.run([PARCEL, *words], **options)
+    assert doctor.returncode == 1
+    assert "BAD  xla        XLA_FLAGS must be " in doctor.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"], ["gc"], ["accept", "x"], ["watch"], ["results", "small"],
+        ["lineage", "show", "dataset-1"], ["lineage", "trace", "small/chartqa/parcel/64"],
+        ["lineage", "verify", "small"], ["lineage", "replay", "small/chartqa/parcel/64"],
+        ["lineage", "diff", "small/a", "small/b"], ["lineage", "export", "small"],
+        ["lineage", "rebuild"], ["schedule", "list"], ["schedule", "stop", "small"],
+        ["data", "show", "dataset-1", "--out", "sheet.html"], ["data", "rejects", "dataset-1"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)  # fmt: skip
+@pytest.mark.slow
+def test_what_only_reads_makes_no_store_and_says_that_there_is_none(
+    words: list[str], tmp_path: Path
+):
+    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
+    done = subprocess.run(
+        [PARCEL, *words, "--store", "typo"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 2
+    assert re.search(r"no store (at )?\S*typo", done.stderr)
+    assert done.stderr.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.slow
+def test_an_explanation_makes_no_store(command: str, tmp_path: Path):
+    options = {"capture_output": True, "text": True, "timeout": 120}
+    words = [PARCEL, command, "--explain", "--store", str(tmp_path / "store")]
+    done = subprocess.run(words, **options)
+    assert done.returncode == 0, done.stderr
+    assert "corpus is new" in done.stdout
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_version_is_told_with_its_commit():
+    from infra.store.environment import git_state
+
+    done = call("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"parcel {git_state()['version']} (commit ")
+    assert str(git_state()["commit"]) in done.stdout
+
+
+def test_no_process_of_a_command_waits_for_words():
+    script = "import parcel, os; raise SystemExit('PYTHONINSPECT' in os.environ)"
+    environment = {**os.environ, "PYTHONINSPECT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "SystemExit: True" not in done.stderr

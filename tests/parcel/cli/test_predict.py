@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from flows.lineage.predict import draw_answer, read_pixels
+from flows.lineage.runs import end_run_record
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 from model.data.pixels import decode_images
@@ -117,6 +118,52 @@ def test_checkpoint_may_be_an_artifact(
     code, _, err = parcel("predict", "nothing", *words, "--store", tmp_path / "store")
     assert (code, err.count("\n")) == (2, 1)
     assert "checkpoint must be a folder or an artifact of" in err
+
+
+def test_a_checkpoint_is_named_by_its_cell_as_a_release_is(
+    checkpoint: Path, files: Path, tmp_path: Path, parcel
+):
+    store = Store(tmp_path / "store")
+
+    def commit(kind: str, name: str, config: object = None, folder: Path | None = None, **inputs):
+        read = {role: made.as_input for role, made in inputs.items()}
+        step = Recipe(kind=kind, name=name, inputs=read, config=config, code="0" * 64, seed=0)
+        attempt = Attempt(store, step)
+        (attempt.path / "name.txt").write_text(name)
+        if folder:
+            shutil.copytree(folder, attempt.path, dirs_exist_ok=True)
+        return attempt.commit({})
+
+    cells = {}
+    for seed in (5, 6):
+        tuned = commit("checkpoint", f"transfer {seed}", seed, folder=checkpoint)
+        answers = commit("predictions", f"evaluate {seed}", checkpoint=tuned)
+        cells[f"colors/mqt/16/{seed}"] = commit("scores", f"score {seed}", predictions=answers)
+    results = commit("results", "results", **cells)
+    end_run_record(store, {"name": "toy"}, "1" * 12, results=results.key, artifacts=[], failed=[])
+
+    words = files / "green.png", "--prompt", "which color?", "--budget", 30, "--store", store.uri
+    assert parcel("predict", "toy/colors/mqt/16/6", *words) == (0, "green\n", "")
+    for command in (("predict", *words), ("release", "--out", tmp_path / "x", *words[-2:])):
+        code, _, err = parcel(command[0], "toy/colors/mqt/16", *command[1:])
+        assert code == 2
+        assert "one for each of 2 seeds; name one: toy/colors/mqt/16/5, toy/colors/mqt/16/6." in err
+        code, _, err = parcel(command[0], "toy/colors/mqt/16/1", *command[1:])
+        assert code == 2
+        assert "the cell colors/mqt/16 has the seeds 5, 6, got '1'" in err
+    code, _, err = parcel("lineage", "trace", "toy/colours/mqt/16", "--store", store.uri)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "did you mean colors/mqt/16? Accepted: colors/mqt/16." in err
+
+
+def test_a_table_without_cells_says_so(tmp_path: Path, parcel):
+    store = Store(tmp_path / "store")
+    table = Attempt(store, Recipe(kind="results", name="results", config=None, code="0" * 64))
+    (table.path / "results.json").write_text("{}")
+    key = table.commit({}).key
+    end_run_record(store, {"name": "toy"}, "1" * 12, results=key, artifacts=[], failed=[])
+    code, _, err = parcel("lineage", "trace", "toy/a/b/1", "--store", store.uri)
+    assert (code, err) == (2, "parcel: the table of toy has no cell yet, got 'a/b/1'.\n")
 
 
 @pytest.mark.parametrize(

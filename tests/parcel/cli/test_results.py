@@ -7,12 +7,12 @@ import pytest
 
 from infra.store.store import Store
 from model.eval.items_file import ItemsFile
-from tests.flows.report.foreign.inspect_logs import inspect_log, write_json
+from tests.flows.report.foreign.evaluations import write_evaluation
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    write_json(tmp_path / "logs" / "a.json", inspect_log("theirs", [[1.0], [0.0], [1.0], [1.0]]))
+    write_evaluation(tmp_path / "logs", "theirs", [1.0, 0.0, 1.0, 1.0])
     return tmp_path / "logs"
 
 
@@ -20,22 +20,22 @@ def test_logs_are_shown_alone_and_in_one_line_if_damaged(parcel, log: Path):
     done = parcel("results", "--predictions", log)
     assert done.code == 0
     assert "| theirs | 75.0 |" in done.out
-    (log / "a.json").write_text((log / "a.json").read_text()[:-80])
+    file = log / "theirs.json"
+    file.write_text(file.read_text()[:-80])
     done = parcel("results", "--predictions", log)
     assert done.code == 2
-    assert "a.json is not JSON from line" in done.err
+    assert "theirs.json is not JSON from line" in done.err
     assert len(done.err.splitlines()) == 1
 
 
 def test_logs_are_shown_beside_a_study(parcel, log: Path, toy: Store):
     artifact = next(toy.artifacts("scores"))
     score = json.loads((artifact.path / "score.json").read_text())
-    columns = ItemsFile(artifact.path).columns("id", "prefix", "answers")
-    ids, prefixes, answers = columns
-    theirs = inspect_log("theirs", [[1.0]] * len(ids), ids=ids, scorer=score["metric"])
-    for sample, prefix, accepted in zip(theirs["samples"], prefixes, answers, strict=True):
-        sample.update(input=prefix, target=accepted)
-    write_json(log / "a.json", theirs)
+    ids, prefixes, answers = ItemsFile(artifact.path).columns("id", "prefix", "answers")
+    write_evaluation(
+        log, "theirs", [1.0] * len(ids), ids=ids, texts=prefixes, targets=answers,
+        metric=score["metric"],
+    )  # fmt: skip
     done = parcel("results", "toy", "--predictions", log, "--store", toy.uri)
     assert (done.code, done.err) == (0, "")
     assert "theirs" in done.out

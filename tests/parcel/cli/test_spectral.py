@@ -3,6 +3,7 @@
 import csv
 import functools
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -10,10 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flows.steps.kinds.dataset import DatasetSpec
+from infra.store.manifest import Recipe
+from infra.store.store import Attempt, Store
 from model import vlm
 from model.analysis import spectral
 from model.checkpoint.folder import load_params, save_checkpoint
 from model.data.pixels import decode_images
+from pipelines.prepare.config import PrepareConfig
 from pipelines.records.dataset import Dataset
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_models import tiny_config
@@ -122,6 +127,30 @@ def test_the_limit_is_spread_over_the_images_of_records(spectral_of, folder: Pat
     assert power("clips", images=3) == power("singles", images=1)
 
 
+def test_the_papers_setting_is_every_picture_of_chartqas_questions_by_people(
+    spectral_of, folder: Path
+):
+    store = Store(folder / "store")
+    # More pictures than the usual limit; beside another split, and a part of the same one.
+    for split, limit, count in (
+        ("test_augmented", None, 71),
+        ("test_human", None, 67),
+        ("test_human", 3, 3),
+    ):
+        prepare = PrepareConfig(image_px=32, limit=limit)
+        spec = DatasetSpec(reader="chartqa", path="", split=split, prepare=prepare)
+        records = [color_record(i) for i in range(count)]
+        made = write_dataset(folder / f"of-{count}", {"color": records})
+        attempt = Attempt(store, Recipe(kind="dataset", name=f"prepare {split}", config=spec))
+        shutil.copytree(made, attempt.path, dirs_exist_ok=True)
+        attempt.commit({})
+    code, _, err = spectral_of(
+        "m3", "--paper", "--budget", "16", "--store", "store", "--out", "own"
+    )
+    assert (code, err) == (0, "")
+    assert json.loads((folder / "own" / "spectra.json").read_text())["num_images"] == 67
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -131,6 +160,11 @@ def test_the_limit_is_spread_over_the_images_of_records(spectral_of, folder: Pat
         (["nowhere", "0.png"], "got nowhere: no such folder"),
         (["m3", "0.png", "--budget", "18"], "budget must be one of 4, 16, 64, 256"),
         (["m3", "--data", "m3"], "--data must be a prepared dataset, got m3"),
+        (["m3", "0.png", "--paper"], "--paper must be without IMAGE"),
+        (
+            ["m3", "--paper", "--store", "empty"],
+            "--paper needs ChartQA's test_human at 32 px in empty",
+        ),
         (["m3", "0.png", "--limit", "0"], "should be greater than or equal to 1"),
     ],
 )

@@ -73,6 +73,19 @@ def test_matches_are_reported_and_nothing_is_lost(training, held_out, tmp_path):
         assert (out / path.name).read_bytes() == path.read_bytes()
 
 
+def test_a_split_that_is_scored_on_is_named_before_one_that_is_trained_on(
+    training, held_out, write_dataset, drawn, tmp_path
+):
+    tuned = write_dataset("tuned", {"t1": ("b.jpg", [drawn(1)]), "t2": ("i.jpg", [drawn(20)])})
+    out = tmp_path / "out"
+    against = {"bench/train": str(tuned), "bench/eval": str(held_out)}
+    screen_dataset(str(training), HygieneConfig(duplicates="off"), against=against, out=str(out))
+    found = {r["id"]: (r["dataset"], r["match"]) for r in rows(out)}
+    # "b" is of the same file as "t1", and looks like "q1".
+    assert found["b"] == ("bench/eval", "q1")
+    assert found["i"] == ("bench/train", "t2")
+
+
 def test_removed_records_are_rejects_with_the_id_of_the_match(training, held_out, tmp_path):
     out = tmp_path / "out"
     config = HygieneConfig(contamination="remove", duplicates="remove")

@@ -1,4 +1,4 @@
-"""A dataset of which some inputs were repaired: the bytes of a fresh one, most of them re-used."""
+"""A dataset of which some inputs were repaired: the bytes of a fresh one, most of them reused."""
 
 import dataclasses
 import hashlib

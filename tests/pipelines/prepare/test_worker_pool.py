@@ -72,6 +72,15 @@ def test_a_worker_with_other_code_refuses(job: PrepareJob):
     assert "different version" in parse_receipt(WorkFolder(job).receipt("error.json"))["text"]
 
 
+def test_a_worker_with_another_decoder_refuses(job: PrepareJob):
+    other = dataclasses.replace(
+        job, decoder="decord"
+    )  # Where the run began; here PyAV is asked for.
+    refusal = pytest.raises(RuntimeError, match="decodes videos with pyav, not with decord as does")
+    with contextlib.closing(WorkerPool(other, 1)) as pool, refusal:
+        pool.submit(steps.list_step, (0, [""])).result()
+
+
 def test_a_worker_that_is_killed_is_reported_at_once(job: PrepareJob):
     with contextlib.closing(WorkerPool(job, 1)) as pool:
         pool.submit(steps.list_step, (0, [""])).result()

@@ -22,20 +22,28 @@ import pytest
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
 from tests.gcs.server import GCS
-from tests.nodes.machines import CHECKOUT, VENV, _inside, _run, skip_without_namespaces
+from tests.nodes.machines import (
+    CHECKOUT,
+    KEPT,
+    OWN_TMP,
+    VENV,
+    _inside,
+    _run,
+    skip_without_namespaces,
+)
 
 pytestmark = pytest.mark.deep
 
 SWITCH, DRIVER, PORT = "10.98.0.1", "10.98.0.2", 50000
 STALL = 15
 
-_SETUP = """
+_SETUP = f"""
 set -eu
 hostname "$1"
 ip link set lo up
 mount --bind "$HOSTS" /etc/hosts
 mount -t tmpfs tmpfs /dev/shm
-mount -t tmpfs tmpfs /tmp
+{OWN_TMP}
 mkdir /tmp/home
 cd /tmp
 shift
@@ -92,7 +100,12 @@ class Pools:
     def popen(self, machine: str, *command: str) -> subprocess.Popen[bytes]:
         """Starts a command on a machine; what it prints is in its log."""
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        environment = {**os.environ, **self.gcs.environment, "HOSTS": str(self._hosts)}
+        environment = {
+            **os.environ,
+            **self.gcs.environment,
+            "HOSTS": str(self._hosts),
+            "KEPT": KEPT,
+        }
         environment |= {"HOME": "/tmp/home", "PARCEL_STATE": "/tmp/state", "TMPDIR": "/tmp"}
         environment |= {"PYTHONPATH": str(CHECKOUT), "PATH": f"{VENV}/bin:{os.environ['PATH']}"}
         with (self._logs / f"{machine}.log").open("w") as log:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipelines.records.schema import BadInput
-from pipelines.video.decoders import DECODERS, choose_decoder, decode_pyav
+from pipelines.video.decoders import decode_frames, decode_pyav
 from pipelines.video.probe import probe_video
 from tests.pipelines.video.decoders import PREFERRED
 from tests.pipelines.video.test_frames import in_sequence, picture
@@ -102,7 +102,7 @@ def test_edit_lists_are_followed(tmp_path, kind, preferred):
     assert len(info.times) == len(frames)
     assert info.starts == () or info.hidden == 0
     times = [i * info.duration / 16 for i in range(16)]
-    found = list(DECODERS[choose_decoder(preferred, info)](str(path), info, times))
+    found = list(decode_frames(str(path), info, times, preferred)[1])
     for requested, (decoded, pixels) in zip(times, found, strict=True):
         at, expected = [frame for frame in frames if frame[0] <= requested + 1e-4][-1]
         assert decoded == pytest.approx(at, abs=1e-3)

@@ -18,7 +18,7 @@ from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import BadInput
 from pipelines.video.client import VideoChild, VideoLimits
-from pipelines.video.decoders import DECODERS, choose_decoder
+from pipelines.video.decoders import decode_frames
 from pipelines.video.probe import open_video, probe_video
 from pipelines.video.sampling import FrameSampling
 from tests.pipelines.video.decoders import HAS_DECORD, PREFERRED
@@ -109,8 +109,8 @@ def test_frames_are_those_of_decoding_in_sequence(files, kind, preferred):
     assert len(frames) == NUM
     info = probe_video(path)
     times = [i * info.duration / 9 for i in range(9)]
-    used = choose_decoder(preferred, info)
-    found = list(DECODERS[used](path, info, times))
+    used, decoded_frames = decode_frames(path, info, times, preferred)
+    found = list(decoded_frames)
     for requested, (decoded, pixels) in zip(times, found, strict=True):
         at, expected = [f for f in frames if f[0] <= requested + 1e-4][-1]
         assert decoded == pytest.approx(at, abs=2e-3)
@@ -171,7 +171,8 @@ def test_of_several_streams_it_is_the_one_that_players_show(files):
         best = container.streams.best("video")
         assert (info.width, info.height) == (best.width, best.height)
     assert info.num_video_streams == 2
-    assert choose_decoder("decord", info) == "pyav"
+    path = str(files["two_streams.mkv"])
+    assert decode_frames(path, info, [0.0], "decord")[0] == "pyav"
 
 
 @pytest.mark.slow

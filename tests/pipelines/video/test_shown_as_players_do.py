@@ -15,7 +15,7 @@ from PIL import Image
 from pipelines.images.square import ImageSpec
 from pipelines.records.schema import BadInput
 from pipelines.video.child import sample_video
-from pipelines.video.decoders import DECODERS, choose_decoder
+from pipelines.video.decoders import decode_frames
 from pipelines.video.image_files import prepare_image_files
 from pipelines.video.probe import probe_video
 from pipelines.video.sampling import FrameSampling
@@ -106,7 +106,7 @@ def test_turned_and_mirrored_clips_are_as_players_show_them(tmp_path, matrix, pr
     path = str(with_matrix(write(tmp_path / "a.mp4"), *matrix))
     expected = shown(quadrants(), *matrix)
     info = probe_video(path)
-    ((_, pixels),) = DECODERS[choose_decoder(preferred, info)](path, info, [0.0])
+    ((_, pixels),) = decode_frames(path, info, [0.0], preferred)[1]
     assert pixels.shape == expected.shape
     assert corners(pixels) == corners(expected)
     # The same in preparation and in `parcel predict`.

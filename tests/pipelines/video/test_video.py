@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 from pipelines.images.square import ImageSpec
+from pipelines.prepare.config import PrepareConfig
 from pipelines.records.schema import BadInput
-from pipelines.video.client import VideoChild, VideoLimits
-from pipelines.video.decoders import DECODERS, choose_decoder
+from pipelines.video.client import VideoChild, VideoLimits, installed_decoder
+from pipelines.video.decoders import decode_frames
 from pipelines.video.probe import probe_video
 from pipelines.video.sampling import FrameSampling
 from tests.pipelines.video.decoders import needs_decord
@@ -145,12 +146,12 @@ def test_short_clip_loops(tmp_path, write_video, child):
     assert pixels.requested == pytest.approx([0, 0.6, 0, 0.6, 0])
 
 
-def test_decord_is_refused_where_it_is_not_installed(monkeypatch):
-    # In the child, its absence would look like a crash, and every clip would become a reject.
+def test_pyav_stands_in_for_a_decord_that_is_not_installed(monkeypatch):
+    assert PrepareConfig(decoder="decord").video_limits().decoder == installed_decoder("decord")
     monkeypatch.setitem(sys.modules, "decord", None)
-    assert VideoLimits(decoder="pyav").decoder == "pyav"
-    with pytest.raises(ValueError, match="decoder must be pyav where decord is not installed"):
-        VideoLimits(decoder="decord")
+    assert PrepareConfig(decoder="decord").video_limits().decoder == "pyav"
+    with pytest.raises(ValueError, match="decoder must be pyav or decord, got 'opencv'"):
+        PrepareConfig(decoder="opencv")
 
 
 @needs_decord
@@ -158,12 +159,12 @@ def test_decord_is_refused_where_it_is_not_installed(monkeypatch):
 def test_decoders_agree_where_decord_is_allowed(tmp_path, write_video, name, codec):
     path = str(write_video(tmp_path / name, codec=codec))
     info = probe_video(path)
-    assert choose_decoder("decord", info) == ("decord" if codec == "libx264" else "pyav")
-    assert choose_decoder("pyav", info) == "pyav"
     times = [0.0, 0.75, 2.0, 2.9]
-    ours, other = (
-        list(DECODERS[d](path, info, times)) for d in ("pyav", choose_decoder("decord", info))
+    (ours_by, ours), (other_by, other) = (
+        (used, list(frames))
+        for used, frames in (decode_frames(path, info, times, name) for name in ("pyav", "decord"))
     )
+    assert (ours_by, other_by) == ("pyav", "decord" if codec == "libx264" else "pyav")
     assert [t for t, _ in ours] == pytest.approx([t for t, _ in other])
     for (_, a), (_, b) in zip(ours, other, strict=True):
         np.testing.assert_allclose(a.astype(int), b.astype(int), atol=2)

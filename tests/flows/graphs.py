@@ -1,0 +1,12 @@
+"""Graphs of studies that are given files."""
+
+from flows.config.study import StudyConfig
+from flows.study.graph import Phase, graph_of
+from flows.study.inputs import check_study, read_inputs
+from flows.study.nodes import StudyGraph
+
+
+def checked_graph(config: StudyConfig, until: Phase = "report") -> StudyGraph:
+    """Returns a study's graph, once what it names was checked and looked at, as commands do."""
+    check_study(config)
+    return graph_of(config, until, read_inputs(config))
