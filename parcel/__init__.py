@@ -29,7 +29,7 @@ from parcel.environment import (
 
 if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
     from flows.config.study import StudyConfig
-    from flows.study.graph import Phase
+    from flows.graph.graph import Phase
     from infra.store.store import Store
     from parcel.cell_items import CellItems, Show
     from parcel.table import Table
@@ -101,7 +101,8 @@ def run(
       RuntimeError: if a step failed.
     """
     from flows.lineage.open_store import open_store
-    from flows.study.start import keep_server, start_study
+    from flows.machine.start import keep_server, start_study
+    from flows.run.request import RunRequest
     from infra.errors import ConfigError
     from infra.processes.child import call_in_child
     from parcel.studies import start_in_store
@@ -116,11 +117,11 @@ def run(
         )
     opened = open_store(_uri(store))
     keep_server(opened)
-    request = ["parcel.run", config.name]
-    more = {"approve": approve, "failed": failed}
-    has_failed = call_in_child(
-        request, start_in_store, start_study, config, opened.uri, until, rebuild, **more
+    request = RunRequest(
+        config=config, until=until, rebuild=tuple(rebuild), approve=approve, failed=failed
     )
+    words = ["parcel.run", config.name]
+    has_failed = call_in_child(words, start_in_store, start_study, request, opened.uri)
     if has_failed:
         raise RuntimeError(_describe_failure(config.name, opened))
     return results(config.name, store=store) if until == "report" else None
@@ -159,10 +160,10 @@ def sweep(
       RuntimeError: if a step failed.
     """
     from flows.lineage.open_store import open_store
-    from flows.study.form_values import check_values, sweep_of_form
-    from flows.study.start import keep_server, start_sweep
-    from flows.study.sweep import Sweep
-    from flows.study.sweep_limits import SweepLimits
+    from flows.machine.start import keep_server, start_sweep
+    from flows.run.sweep_limits import SweepLimits
+    from flows.sweep.form_values import check_values, sweep_of_form
+    from flows.sweep.sweep import Sweep
     from infra.processes.child import call_in_child
     from parcel.studies import start_in_store
 

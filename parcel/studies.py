@@ -30,7 +30,7 @@ def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> 
     if path is None or Path(path).suffix:
         return load(path, overrides)
     from flows.lineage.open_store import open_store
-    from flows.study.form_values import study_values
+    from flows.sweep.form_values import study_values
     from infra.errors import ConfigError
 
     opened = open_store(store, make=False)
@@ -61,18 +61,22 @@ def mention_larger_run(store: Any, name: str, *, with_table: bool = True) -> Non
         print(line, file=sys.stderr)
 
 
-def start_in_store(start: Callable[..., int], study: Any, store: str, *words: Any, **options: Any):
-    """Calls `start` with a study and the store of a URI, which this process opens itself.
+def start_in_store(
+    start: Callable[..., Any], study: Any, store: str, *words: Any, **options: Any
+) -> int:
+    """Runs a study or a sweep in the store of a URI, which this process opens itself.
 
     Args:
-      start: function of a study, its store and more; returns the exit code.
-      study: the study, or its name.
+      start: function of a study, its store and more; returns what `run_in_terminal` takes.
+      study: the study, its name, or what its run is asked to do.
       store: the store [URI].
       *words: further arguments.
       **options: options.
     """
     from flows.lineage.open_store import open_store
+    from flows.machine.start import run_in_terminal
     from infra.store.variables import leave_out_variables
 
     leave_out_variables()  # A notebook keeps its own settings of JAX.
-    return start(study, open_store(store), *words, **options)
+    opened = open_store(store)
+    return run_in_terminal(start(study, opened, *words, **options), opened)

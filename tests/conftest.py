@@ -5,6 +5,7 @@ They are environment variables, set before anything imports JAX: tests without J
 
 import importlib.metadata
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ hypothesis.settings.load_profile("parcel")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+# A shell has what runs in its background ignore SIGINT, and so would every process of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Servers of tests draw no key among the settings of whoever runs the tests.
 os.environ.setdefault("PARCEL_KEY", str(Path(__file__).parents[1] / ".pytest_cache" / "key"))
 # What one test compiled, the others and their processes find, in the next run as well.

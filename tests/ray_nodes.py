@@ -103,4 +103,4 @@ def job_servers(
 
     yield connect
     for server in servers:
-        server.leave()
+        server.close()

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from flows.lineage.overview import EndedRun, OverviewReader, ServerFacts
+from flows.pages.overview import EndedRun, OverviewReader, ServerFacts
 from flows.pages.page import IMAGES, WHOSE, Page, address
 from flows.pages.pictures import mime_type
 from flows.pages.site import STYLE, NoPageError, Site

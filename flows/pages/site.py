@@ -7,13 +7,6 @@ from typing import Any
 import jinja2
 
 from flows.lineage.data_rejects import rejects_of
-from flows.lineage.overview import (
-    Overview,
-    OverviewReader,
-    differences_text,
-    server_errors_text,
-    when,
-)
 from flows.lineage.runs import describe_ends, larger_run, outcome
 from flows.pages.cards import Card, Cards
 from flows.pages.compare import (
@@ -32,6 +25,13 @@ from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import Uses, distinct_names, draw
 from flows.pages.items import SHOWS, Item
 from flows.pages.masks import mask_of, veil_png
+from flows.pages.overview import (
+    Overview,
+    OverviewReader,
+    differences_text,
+    server_errors_text,
+    when,
+)
 from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.cells import Section

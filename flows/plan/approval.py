@@ -2,9 +2,9 @@
 
 import datetime
 
+from flows.graph.explain import Explanation
 from flows.plan.prepared import plan_data_of
 from flows.report.markdown import plain
-from flows.study.explain import Explanation
 
 
 def approval_text(explanation: Explanation) -> str:

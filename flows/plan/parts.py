@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from flows.config.compute import StepChips
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.graph.costs import num_images_of
 from flows.report.text_lists import abbreviate_list
-from flows.study.costs import num_images_of
 from infra.chips.topology import GIB
 from model.config import ModelConfig
 from model.train.config import TrainConfig

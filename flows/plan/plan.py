@@ -20,6 +20,8 @@ from flows.config.departures import describe_departures
 from flows.config.processes import describe_processes
 from flows.config.stage_list import stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.graph.costs import num_images_of
+from flows.graph.graph import decode_of, mixture_of
 from flows.plan.dataset_sizes import DatasetSizes
 from flows.plan.parts import (
     PlannedProgram,
@@ -33,8 +35,6 @@ from flows.plan.programs import UpdateEstimate, by_formula, compile_program, upd
 from flows.plan.study_programs import watch_programs
 from flows.report.markdown import markdown_table
 from flows.report.text_lists import abbreviate_list, align_columns
-from flows.study.costs import num_images_of
-from flows.study.graph import decode_of, mixture_of
 from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from model.analysis.flops import Modality, prefill_flops, update_flops

@@ -4,10 +4,10 @@ import dataclasses
 import json
 from pathlib import Path
 
+from flows.graph.explain import Explanation
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest, libraries_of
 from flows.steps.user_code import with_user_code
-from flows.study.explain import Explanation
 from infra.errors import one_line_message
 from infra.store.digest import value_sha256
 from infra.store.environment import execution_environment

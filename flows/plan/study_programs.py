@@ -7,9 +7,9 @@ from flows.config.benchmark import training_of
 from flows.config.compute import StepChips
 from flows.config.stage_list import Stage, stages_of
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.graph.costs import num_images_of
+from flows.graph.graph import decode_of, watch_of
 from flows.plan.parts import PlannedProgram, with_planned_microbatch
-from flows.study.costs import num_images_of
-from flows.study.graph import decode_of, watch_of
 from infra.chips.topology import Topology
 from model.analysis.measure import BATCH
 from model.chips.programs import (

@@ -134,7 +134,7 @@ def _group_recipes(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     return list(groups.values())
 
 
-def make_apart(
+def make_in_worker(
     store: str,
     recipes: Sequence[Recipe],
     context: Mapping[str, Any],

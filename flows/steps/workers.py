@@ -50,7 +50,7 @@ class Workers(Protocol):
     """Makes steps in jobs, each job in a process of its own."""
 
     @property
-    def at_once(self) -> int:
+    def capacity(self) -> int:
         """How many jobs it takes at a time."""
         ...
 
@@ -88,7 +88,7 @@ class Workers(Protocol):
         """Stops the jobs that would outlive this process, which is about to end."""
         ...
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Ends what dies with this process anyway, and wakes threads that wait in `make`."""
         ...
 
@@ -99,8 +99,8 @@ class LocalWorkers:
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster, self._store = cluster, store
         self._lost: dict[str, list[str]] = {}
-        self._is_leaving = False
-        self.at_once = cluster.num_cpus
+        self._is_closed = False
+        self.capacity = cluster.num_cpus
 
     def make(
         self,
@@ -129,7 +129,7 @@ class LocalWorkers:
             if not recipes:
                 return
             yield AlreadyRunning(by="a step of another run")
-            self._store.wait_until_free(recipes[0].key, lambda: not self._is_leaving)
+            self._store.wait_until_free(recipes[0].key, lambda: not self._is_closed)
 
     def _stream(
         self,
@@ -147,7 +147,7 @@ class LocalWorkers:
         token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
         try:
             yield from self._cluster.stream(
-                worker.make_apart,
+                worker.make_in_worker,
                 self._store.uri,
                 recipes,
                 context,
@@ -168,9 +168,9 @@ class LocalWorkers:
     def cancel(self) -> None:
         """See `Workers.cancel`: no task outlives this process."""
 
-    def leave(self) -> None:
-        """See `Workers.leave`."""
-        self._is_leaving = True
+    def close(self) -> None:
+        """See `Workers.close`."""
+        self._is_closed = True
         self._cluster.stop()
 
 
@@ -181,7 +181,7 @@ class JobWorkers:
         self._server, self._store = server, store
         self._jobs: dict[str, tuple[RayJob, str]] = {}
         self._changing = threading.Lock()
-        self.at_once = _JOBS_AT_ONCE
+        self.capacity = _JOBS_AT_ONCE
 
     def make(
         self,
@@ -305,9 +305,9 @@ class JobWorkers:
             living = living_runs(files)
             list(pool.map(look, *zip(*jobs, strict=True)))
 
-    def leave(self) -> None:
-        """See `Workers.leave`."""
-        self._server.leave()
+    def close(self) -> None:
+        """See `Workers.close`."""
+        self._server.close()
 
 
 def _devices_text(cpus: int, gpus: float, tpus: int) -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from flows.graph.explain import Explanation
 from flows.steps.accepted import accept_artifact
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest
 from flows.steps.replay import ReplayError, replay_step
-from flows.study.explain import Explanation
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.manifest import Recipe

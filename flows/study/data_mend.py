@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from flows.graph.datasets import raw_files_spec, raw_folders
 from flows.steps import worker
 from flows.steps.kind import Step
 from flows.steps.labels import labels_of
 from flows.steps.lookup import look_up
 from flows.steps.registry import typed_config
-from flows.study.datasets import raw_files_spec, raw_folders
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.pins import Pin

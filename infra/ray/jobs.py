@@ -232,7 +232,7 @@ class JobServer:
             if (job.metadata or {}).get(_RUN) == run and not job.status.is_terminal()
         ]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Wakes waiting threads and deletes the local copy of the code; jobs continue to run."""
         self._ended.set()
         self._folder.cleanup()

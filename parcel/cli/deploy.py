@@ -89,8 +89,8 @@ def deploy(
     from infra.prefect.settings import import_prefect
 
     import_prefect()
-    from flows.study.deploy import DeploymentTarget
-    from flows.study.deploy import deploy_study as register
+    from flows.machine.deploy import DeploymentTarget
+    from flows.machine.deploy import deploy_study as register
     from infra.prefect.alerts import Alerts
 
     target = DeploymentTarget(

@@ -31,8 +31,8 @@ def doctor(
 
     It writes a file to the store and deletes it, and runs a small trial of each engine.
     """
-    from flows.study.doctor import examine_setup
-    from flows.study.engines import ENGINES
+    from flows.machine.doctor import examine_setup
+    from flows.machine.engines import ENGINES
     from infra.errors import ConfigError
 
     # `--engine none` tries none of them: a quick look at the rest.

@@ -253,7 +253,7 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
     opened = open_existing_store(store)
     apply_prefect(opened)
-    from flows.study.live_pages import beside
+    from flows.machine.live_pages import beside
     from infra.prefect.server import reporting
 
     with reporting(opened.state, beside(opened)):

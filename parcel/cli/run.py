@@ -104,7 +104,7 @@ def _study_command(until: Any) -> Callable[..., None]:
         opened = open_store(store, make=not explain)
         from flows.config.choices_of_ours import choices_of_ours
         from flows.config.departures import describe_departures
-        from flows.study.explain import explain_study
+        from flows.graph.explain import explain_study
 
         departures = describe_departures(config, listed=explain)
         for line in (*config.describe_budgets(), *departures):
@@ -117,7 +117,7 @@ def _study_command(until: Any) -> Callable[..., None]:
         explanation.check_rebuild(rebuild or ())
         holds = {}
         if failed:
-            from flows.study.retry_policy import (
+            from flows.run.retry_policy import (
                 describe_failed_steps,
                 failed_steps_of_last_run,
                 hold_all_but,
@@ -127,7 +127,7 @@ def _study_command(until: Any) -> Callable[..., None]:
             if not names:
                 typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
                 if not explain:
-                    from flows.study.start import settle_earlier_runs
+                    from flows.machine.start import settle_earlier_runs
 
                     settle_earlier_runs(opened)
                 return
@@ -141,12 +141,17 @@ def _study_command(until: Any) -> Callable[..., None]:
         explanation.check(config.compute.rebuild_limit, rebuild or (), holds)
         if line := explanation.describe_remakes():
             typer.echo(line)
-        from flows.study.start import start_study
+        from flows.machine.start import run_in_terminal, start_study
+        from flows.run.request import RunRequest
 
-        code = start_study(
-            config, opened, until, rebuild or (), explanation, approve=approve, failed=failed
+        request = RunRequest(
+            config=config,
+            until=until,
+            rebuild=tuple(rebuild or ()),
+            approve=approve,
+            failed=failed,
         )
-        raise typer.Exit(code)
+        raise typer.Exit(run_in_terminal(start_study(request, opened, explanation), opened))
 
     return command
 

@@ -55,7 +55,7 @@ def schedule_list(store: StoreOption = DEFAULT_STORE) -> None:
     """Shows each schedule with its study, its next firing and what that would run."""
     heed_signals()
     _use_server(store)
-    from flows.study.schedule import list_schedules
+    from flows.sweep.schedule import list_schedules
 
     for line in list_schedules():
         typer.echo(line)
@@ -66,7 +66,7 @@ def schedule_stop(name: NameArgument, store: StoreOption = DEFAULT_STORE) -> Non
     """Switches a schedule off; a run that is under way goes on."""
     heed_signals()
     _use_server(store)
-    from flows.study.schedule import stop_schedule
+    from flows.sweep.schedule import stop_schedule
 
     for line in stop_schedule(name):
         typer.echo(line)
@@ -122,7 +122,7 @@ def schedule_change(
     )
     when = limit_settings(start=start, end=end, max_hours=max_hours, first=first)
     _use_server(store)
-    from flows.study.schedule import change_schedule
+    from flows.sweep.schedule import change_schedule
 
     for line in change_schedule(name, cron=cron, timezone=timezone, add=add, when=when):
         typer.echo(line)

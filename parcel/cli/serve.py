@@ -51,8 +51,8 @@ def serve(
     """
     # Before heavy imports: Ctrl-C during one of them must end this process, too.
     heed_signals()
-    from flows.study.serve import parse_auth
-    from flows.study.serve import serve_studies as serve_forever
+    from flows.machine.serve import parse_auth
+    from flows.machine.serve import serve_studies as serve_forever
 
     serve_forever(
         open_store(store),

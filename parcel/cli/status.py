@@ -14,7 +14,7 @@ def status(store: StoreOption = DEFAULT_STORE) -> None:
     Runs and leases are those of every machine that uses the store; the steps of a run are shown
     only on the machine that runs it.
     """
-    from flows.study.status import status
+    from flows.machine.status import status
 
     for line in status(open_existing_store(store)):
         typer.echo(line)

@@ -115,9 +115,9 @@ def sweep(
     words = list(arguments or [])
     # `parcel sweep num_seeds=5` changes the demo; a first word without `=` is a study.
     study = words.pop(0) if words and "=" not in words[0] else "demo"
-    from flows.study.form_values import check_values, sweep_of_form
-    from flows.study.sweep import Sweep
-    from flows.study.sweep_limits import SweepLimits
+    from flows.run.sweep_limits import SweepLimits
+    from flows.sweep.form_values import check_values, sweep_of_form
+    from flows.sweep.sweep import Sweep
 
     add = sweep_settings(
         methods=methods,
@@ -140,7 +140,7 @@ def sweep(
     # A schedule is registered and nothing runs now.
     if cron is not None:
         use_running_server(opened)
-        from flows.study.schedule import schedule_sweep
+        from flows.sweep.schedule import schedule_sweep
 
         for line in schedule_sweep(sweep_run, sweep_and_limits[1], cron):
             typer.echo(line)
@@ -152,12 +152,12 @@ def sweep(
     if explanation is None:
         typer.echo(sweep_run.why_nothing())
         if not explain:
-            from flows.study.start import settle_earlier_runs
+            from flows.machine.start import settle_earlier_runs
 
             settle_earlier_runs(opened)
         return
-    from flows.study.retry_policy import failures_by_node
-    from flows.study.sweep import describe_sweep
+    from flows.run.retry_policy import failures_by_node
+    from flows.sweep.sweep import describe_sweep
 
     for line in explanation.study.describe_budgets():
         typer.echo(line, err=True)
@@ -171,10 +171,10 @@ def sweep(
     explanation.check(explanation.study.compute.rebuild_limit, ())
     if line := explanation.describe_remakes():
         typer.echo(line)
-    from flows.study.start import start_sweep
+    from flows.machine.start import run_in_terminal, start_sweep
 
-    code = start_sweep(study, opened, words, *sweep_and_limits, approve=approve)
-    raise typer.Exit(code)
+    begin = start_sweep(study, opened, words, *sweep_and_limits, approve=approve)
+    raise typer.Exit(run_in_terminal(begin, opened))
 
 
 def sweep_settings(

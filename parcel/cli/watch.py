@@ -18,6 +18,6 @@ def watch(store: StoreOption = DEFAULT_STORE) -> None:
     from infra.prefect.settings import import_prefect
 
     import_prefect()
-    from flows.study.watch import watch_runs as watch_forever
+    from flows.machine.watch import watch_runs as watch_forever
 
     watch_forever(opened, lambda line: typer.echo(line))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
-from flows.study.graph import graph_of
+from flows.graph.graph import graph_of
 from infra.store.digest import identity_json, value_sha256
 from tests.docs.pages import ROOT, blocks
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 _NOTEBOOK = """
 import sys, time
-from flows.study.start import keep_server
+from flows.machine.start import keep_server
 from infra.store.store import Store
 keep_server(Store(sys.argv[1]))
 print("ready", flush=True)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
+from flows.graph import explain
 from flows.steps import registry, user_code
-from flows.study import explain
 from infra import references, source_code
 from infra.store.store import Store
 from model.eval.metrics import registry as metrics

@@ -56,7 +56,7 @@ OUT_OF_REACH = {
     "predictions": ("model.train.optimizer", "model.eval.scorer", "model.connector.mqt"),
     "scores": ("model.vlm", "model.decode.beam", "model.eval.run", "model.eval.metrics.vqa"),
     "chance": ("model.vlm",),
-    "results": ("model.vlm", "flows.study.graph"),
+    "results": ("model.vlm", "flows.graph.graph"),
 }
 """Kind -> modules in which an edit leaves its artifacts as they are."""
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from flows.study.display import Display
+from flows.run.display import Display
 from infra.progress import Progress
 from infra.terminal import PlainStream, printable_lines, terminal_console
 

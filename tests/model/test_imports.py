@@ -52,7 +52,7 @@ def test_the_accelerator_benchmark_imports_there_too():
 def test_configurations_names_of_files_and_the_run_itself_come_without_jax():
     code = "import sys, model.files, model.config, model.train.config, model.seeds\n"
     # Its workers tell JAX where its devices and compiled programs are before they import it.
-    code += "import flows.study.flow, flows.study.run, flows.steps.worker\n"
+    code += "import flows.run.run, flows.machine.start, flows.steps.worker\n"
     code += "assert not {'jax', 'flax', 'optax'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-1500:]

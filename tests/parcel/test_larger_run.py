@@ -10,7 +10,7 @@ import pytest
 import parcel as notebook
 from flows.config.load import load
 from flows.lineage.runs import end_run_record, ended_run_records, find_run
-from flows.study.status import status
+from flows.machine.status import status
 from infra.prefect.server import PAGES
 from infra.store.store import Store
 from parcel.studies import load_named_study

@@ -10,13 +10,13 @@ import pytest
 
 from flows.config.load import apply_overrides, check_config, load, read_config
 from flows.config.study import StudyConfig
+from flows.graph.explain import _describe_difference
+from flows.graph.graph import graph_of, results_plan
+from flows.graph.inputs import check_study
+from flows.graph.nodes import StudyGraph
 from flows.plan.parts import programs_of
-from flows.study.explain import _describe_difference
 from flows.study.flops import flops_models
-from flows.study.graph import graph_of, results_plan
-from flows.study.inputs import check_study
-from flows.study.nodes import StudyGraph
-from flows.study.sweep import Sweep, _compared_rows
+from flows.sweep.sweep import Sweep, _compared_rows
 from infra.errors import ConfigError
 from infra.store.digest import identity_json, value_sha256
 

@@ -3,8 +3,8 @@
 import pytest
 
 from flows.config.load import check_config, load
-from flows.study.datasets import datasets_of
-from flows.study.graph import graph_of, results_plan
+from flows.graph.datasets import datasets_of
+from flows.graph.graph import graph_of, results_plan
 from infra.errors import ConfigError
 from pipelines.sources.paper_groups import MAIN_SUITE
 from pipelines.sources.registry import BENCHMARKS

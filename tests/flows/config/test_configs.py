@@ -12,6 +12,9 @@ from flows.config.input_files import data_folders
 from flows.config.load import load
 from flows.config.stage_list import stages_of
 from flows.config.study import StudyConfig
+from flows.graph.datasets import datasets_of
+from flows.graph.explain import Explanation
+from flows.graph.graph import results_plan
 from flows.plan.parts import (
     describe_parts,
     planned_bytes,
@@ -20,9 +23,6 @@ from flows.plan.parts import (
 )
 from flows.plan.plan import PlannedTraining, plan_of
 from flows.plan.prepared import PreparedData
-from flows.study.datasets import datasets_of
-from flows.study.explain import Explanation
-from flows.study.graph import results_plan
 from infra.chips.topology import GIB, Topology
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
@@ -32,8 +32,8 @@ from model.train.step import param_shapes
 from pipelines.fetch.catalogue import load_catalogue, select_data_sets
 from pipelines.sources.paper_groups import HIGH_SUITE, MAIN_SUITE
 from pipelines.sources.registry import BENCHMARKS
+from tests.flows.graph.test_explain import fill
 from tests.flows.graphs import checked_graph
-from tests.flows.study.test_explain import fill
 from tests.model.tiny_model import tiny_model
 
 CONFIGS = Path(__file__).parents[3] / "configs"

@@ -12,15 +12,15 @@ import pytest
 
 from flows.config.disk_use import KeepConfig
 from flows.config.load import load
+from flows.graph.explain import Explanation
+from flows.graph.graph import graph_of
 from flows.lineage.runs import end_run_record, ended_run_records
-from flows.study.explain import Explanation
-from flows.study.graph import graph_of
 from infra.errors import ConfigError
 from infra.store import gc
 from infra.store.manifest import Manifest
 from infra.store.records import PRUNED
 from infra.store.store import Store
-from tests.flows.study.test_explain import fill, study, told
+from tests.flows.graph.test_explain import fill, study, told
 
 PREDICTIONS, BFLOAT16 = KeepConfig(transfers="predictions"), KeepConfig(transfers="bfloat16")
 CAST = "keep.transfers=bfloat16"

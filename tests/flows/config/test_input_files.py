@@ -10,7 +10,7 @@ import pytest
 
 from flows.config.input_files import check_input_files, input_files_spec, raw_digest_cache
 from flows.config.load import load
-from flows.study.inputs import StudyInputs, read_inputs
+from flows.graph.inputs import StudyInputs, read_inputs
 from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json

@@ -7,8 +7,8 @@ import pytest
 
 from flows.config.licences import check_allowed
 from flows.config.load import load
-from flows.study.datasets import datasets_of
-from flows.study.inputs import read_inputs
+from flows.graph.datasets import datasets_of
+from flows.graph.inputs import read_inputs
 from infra.errors import ConfigError
 from infra.store.digest import identity_json
 from pipelines.fetch.fetch import NOTES

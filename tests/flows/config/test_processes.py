@@ -8,13 +8,13 @@ import pytest
 
 from flows.config.load import load
 from flows.config.processes import describe_processes
-from flows.study.explain import Explanation
-from flows.study.graph import Phase, graph_of
+from flows.graph.explain import Explanation
+from flows.graph.graph import Phase, graph_of
 from infra.chips.topology import Topology
 from infra.errors import ConfigError
 from infra.store.store import Store
 from tests.docs.pages import ROOT, blocks, commands_of
-from tests.flows.study.test_explain import fill
+from tests.flows.graph.test_explain import fill
 
 CONFIGS = ROOT / "configs"
 PLANNED = [path.stem for path in sorted(CONFIGS.glob("*.yaml")) if load(path).compute.topology]

@@ -15,8 +15,8 @@ from flows.config.server_limits import (
     limit_variables,
     limits_of,
 )
-from flows.study.form_values import form_problem, study_of_form
-from flows.study.serve import parse_auth
+from flows.machine.serve import parse_auth
+from flows.sweep.form_values import form_problem, study_of_form
 from infra.errors import ConfigError
 from infra.store.store import Store, canonical_uri
 from pipelines.prepare.config import PrepareConfig

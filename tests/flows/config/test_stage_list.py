@@ -9,9 +9,9 @@ import pytest
 from flows.config.load import check_config, load
 from flows.config.stage_list import stages_of
 from flows.config.study import StudyConfig
+from flows.graph.graph import graph_of
+from flows.graph.nodes import StudyGraph
 from flows.plan.plan import _pretrainings
-from flows.study.graph import graph_of
-from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, identity_json
 

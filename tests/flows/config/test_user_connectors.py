@@ -18,23 +18,23 @@ from flows.config.load import apply_overrides, check_config, load, read_config
 from flows.config.references import connector_reference
 from flows.config.server_limits import limit_variables
 from flows.config.study import StudyConfig
+from flows.graph.costs import costs_of
+from flows.machine.deploy import DeploymentTarget, check_code
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import look_up
 from flows.steps.registry import libraries_of, user_modules
 from flows.steps.user_code import user_files_of
-from flows.study.costs import costs_of
-from flows.study.deploy import DeploymentTarget, check_code
-from flows.study.form import deployments_of
-from flows.study.form_values import form_problem
-from flows.study.sweep import Sweep, SweepRun
+from flows.sweep.form import deployments_of
+from flows.sweep.form_values import form_problem
+from flows.sweep.sweep import Sweep, SweepRun
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
+from tests.flows.graph.test_explain import fill, told
 from tests.flows.graphs import checked_graph
 from tests.flows.steps.test_user_code import install
-from tests.flows.study.test_explain import fill, told
 
 pytestmark = pytest.mark.usefixtures("forget")
 

@@ -18,22 +18,22 @@ from flows.config.load import load
 from flows.config.server_limits import limit_variables
 from flows.config.study import StudyConfig
 from flows.config.user_data import check_user_data
+from flows.graph.datasets import datasets_of
+from flows.graph.explain import Explanation
+from flows.graph.graph import decode_of
+from flows.machine.deploy import DeploymentTarget, check_code
 from flows.steps import worker
 from flows.steps.job import command
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
-from flows.study.datasets import datasets_of
-from flows.study.deploy import DeploymentTarget, check_code
-from flows.study.explain import Explanation
-from flows.study.graph import decode_of
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
 from pipelines.sources.own_source import OwnSource
+from tests.flows.graph.test_explain import fill, told
 from tests.flows.graphs import checked_graph
-from tests.flows.study.test_explain import fill, told
 
 pytestmark = pytest.mark.usefixtures("forget")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config.load import load
-from flows.study.graph import graph_of, results_plan
+from flows.graph.graph import graph_of, results_plan
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 

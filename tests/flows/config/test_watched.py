@@ -4,9 +4,9 @@ import pytest
 
 from flows.config.load import load
 from flows.config.study import StudyConfig
+from flows.graph.graph import graph_of
 from flows.steps.kind import Step
 from flows.steps.registry import step_code
-from flows.study.graph import graph_of
 from infra.errors import ConfigError
 
 WORDS = (

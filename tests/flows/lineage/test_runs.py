@@ -22,7 +22,7 @@ from flows.lineage.runs import (
     outcome,
     stop_run_record,
 )
-from flows.study.form_values import study_of_form
+from flows.sweep.form_values import study_of_form
 from infra.errors import ConfigError
 from infra.store import gc
 from infra.store.records import RecordError, run_records

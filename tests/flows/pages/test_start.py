@@ -14,7 +14,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from flows.lineage.overview import (
+from flows.lineage.runs import end_run_record, stop_run_record
+from flows.pages.app import pages_of
+from flows.pages.overview import (
     EndedRun,
     Firing,
     OverviewReader,
@@ -22,8 +24,6 @@ from flows.lineage.overview import (
     continuing_command,
     continuing_form,
 )
-from flows.lineage.runs import end_run_record, stop_run_record
-from flows.pages.app import pages_of
 from infra.errors import ConfigError
 from infra.prefect.journal import Journal, JournalReader
 from infra.prefect.progress import NodeProgress, ProgressFile
@@ -132,7 +132,8 @@ def test_the_start_page_of_an_empty_store_says_what_to_do_first(tmp_path: Path):
 
 
 def test_what_comes_next_is_never_older_than_it_says(monkeypatch: pytest.MonkeyPatch, tmp_path):
-    from flows.study import live_pages, schedule
+    from flows.machine import live_pages
+    from flows.sweep import schedule
 
     facts = live_pages._NewestFacts()
     stopped, reading = threading.Event(), threading.Event()
@@ -165,7 +166,8 @@ def test_what_comes_next_is_never_older_than_it_says(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_what_a_server_without_an_answer_said_before_stays_old(monkeypatch: pytest.MonkeyPatch):
-    from flows.study import live_pages, schedule
+    from flows.machine import live_pages
+    from flows.sweep import schedule
 
     def fail() -> ServerFacts:
         raise httpx.ReadTimeout("no answer")

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
+from flows.graph.explain import Explanation
+from flows.plan.approval import approval_text
 from flows.plan.prepared import MissingDataset, plan_data, range_text
 from flows.steps import worker
 from flows.steps.lookup import look_up
-from flows.study.explain import Explanation
-from flows.study.flow import _APPROVAL
-from infra import references
 from infra.source_code import checkout
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig
@@ -210,7 +209,6 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
         drawn, "compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"
     )
     plan_data(config, store, count=10)
-    approval_text = references.load_reference(_APPROVAL)
     page = approval_text(Explanation(store, checked_graph(config)))
     assert "| prepare chartqa/train | " in page
     assert "| sample of 1" in page

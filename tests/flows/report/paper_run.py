@@ -17,9 +17,9 @@ from scipy.optimize import linprog
 
 from flows.config.benchmark import metric_of
 from flows.config.load import load
+from flows.graph.graph import results_plan
 from flows.lineage.runs import end_run_record
 from flows.report.cells import CellKey, Plan
-from flows.study.graph import results_plan
 from infra.store.store import Artifact, Attempt, Store
 from model import files
 from model.eval.items_file import write_items

@@ -9,6 +9,9 @@ import pytest
 
 from flows.config.disk_use import KeepConfig
 from flows.config.load import load
+from flows.graph.explain import Explanation
+from flows.graph.graph import graph_of
+from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.lineage.export import export_lineage
 from flows.lineage.sample_trace import trace_sample
 from flows.lineage.target import LineageTarget
@@ -20,9 +23,6 @@ from flows.steps.kind import Kind, Step, StepContext
 from flows.steps.labels import Labels
 from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
-from flows.study.explain import Explanation
-from flows.study.graph import graph_of
-from flows.study.nodes import GraphNode, StepJob, StudyGraph
 from infra.progress import Progress
 from infra.references import load_reference
 from infra.store.store import Artifact, Store

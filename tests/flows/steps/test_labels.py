@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from flows.config.load import load
+from flows.graph.eta import TimeEstimates
+from flows.graph.explain import Explanation
+from flows.graph.graph import graph_of
 from flows.pages.history import draw
 from flows.pages.lineage import page
+from flows.run.run_log import opening_line
 from flows.steps.labels import Labels, labels_of, labels_of_name, labels_of_user
-from flows.study.eta import TimeEstimates
-from flows.study.explain import Explanation
-from flows.study.form_values import check_values, sweep_of_form
-from flows.study.graph import graph_of
-from flows.study.run_log import opening_line
-from flows.study.sweep import Sweep, describe_sweep
+from flows.sweep.form_values import check_values, sweep_of_form
+from flows.sweep.sweep import Sweep, describe_sweep
 from infra.store.store import Store
-from tests.flows.study.test_explain import fill
+from tests.flows.graph.test_explain import fill
 
 E2E = Path(__file__).parents[2] / "e2e"
 SWEPT = ("methods=[vanilla,parcel]", "budgets=[256]", "num_seeds=2", "num_pretrain_seeds=2")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from flows.config.load import load
+from flows.graph.graph import graph_of
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.kinds.start import start_spec
 from flows.steps.registry import code_digest, step_code
-from flows.study.graph import graph_of
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
 from model.config import ModelConfig

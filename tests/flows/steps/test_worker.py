@@ -40,7 +40,7 @@ def _fresh_digests() -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # `make_apart` would set it.
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # `make_in_worker` would set it.
     return Store(tmp_path / "store")
 
 
@@ -252,9 +252,10 @@ def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store
 def test_a_worker_that_finds_its_place_too_late_makes_nothing(store: Store):
     recipe = files(store, "late", source=store.save_source(checkout().files))
     soon = time.time() + 60
-    assert [end.held for end in worker.make_apart(store.uri, [recipe], {"closes": 0.0})] == [True]
+    (end,) = worker.make_in_worker(store.uri, [recipe], {"closes": 0.0})
+    assert end.held
     assert store.find(recipe.key) is None
-    *_, end = worker.make_apart(store.uri, [recipe], {"closes": soon, "prefect": {}})
+    *_, end = worker.make_in_worker(store.uri, [recipe], {"closes": soon, "prefect": {}})
     assert end == worker.StepOutcome(name="late")
     assert "closes" not in store.get(recipe.key).manifest.environment
 
@@ -336,7 +337,7 @@ def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
     recipes = [files(store, name) for name in ("a 1", "a 2", "broken")]
 
     def apart(number: int, of: int) -> list[Any]:
-        return list(worker.make_apart(store.uri, recipes, {"piece": (number, of)}))
+        return list(worker.make_in_worker(store.uri, recipes, {"piece": (number, of)}))
 
     for number, of in ((1, 3), (0, 2), (2, 3)):
         told, progress, end = apart(number, of)
@@ -370,7 +371,7 @@ def test_the_cost_of_a_step_is_that_of_its_pieces_too(
     monkeypatch.setitem(KINDS, "files", kind)
     recipe = files(store, "a")
     for number in range(2):
-        list(worker.make_apart(store.uri, [recipe], {"piece": (number, 2)}))
+        list(worker.make_in_worker(store.uri, [recipe], {"piece": (number, 2)}))
     list(worker.make(store.uri, [recipe], {}))
     assert store.get(recipe.key).manifest.seconds >= 0.4
     assert device_seconds(store.get(recipe.key)) >= 0.4

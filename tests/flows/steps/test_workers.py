@@ -176,7 +176,7 @@ def test_the_work_of_a_job_outlives_the_same_job_of_another_run(
     first, _ = (command(store, "cell-1.now", [], [RECIPE], {"run": run}) for run in "ab")
     monkeypatch.setattr("sys.argv", first.split(" ")[2:])
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(job, "make_apart", lambda *words: made.append(words[2]) or iter(()))
+    monkeypatch.setattr(job, "make_in_worker", lambda *words: made.append(words[2]) or iter(()))
     monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit):
         job.main()

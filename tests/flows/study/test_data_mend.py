@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from flows.graph.datasets import raw_files_spec, raw_folders
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.labels import Labels
 from flows.study.data_mend import _find_or_make
-from flows.study.datasets import raw_files_spec, raw_folders
 from infra.errors import ConfigError
 from infra.store.raw_fingerprint import RawFingerprint
 from infra.store.store import Artifact, Store

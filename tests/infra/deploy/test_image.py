@@ -17,7 +17,7 @@ from tests.infra.deploy.pins import SUPPORTED, pinned
 Instruction = tuple[str, str]
 
 IMPORTS = {
-    "a study's pod": "flows.study.flow, pipelines.prepare.run, gcsfs, prefect.engine",
+    "a study's pod": "flows.run.run, pipelines.prepare.run, gcsfs, prefect.engine",
     "Ray's workers": "flows.steps.worker, model.train.loop, ray.dashboard.modules.job.job_head",
     "Ray's head": "ray.dashboard.head, ray.autoscaler._private.kuberay.run_autoscaler",
     "Prefect's server": "prefect.server.api.server, asyncpg",

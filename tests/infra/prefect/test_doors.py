@@ -21,7 +21,7 @@ KEY = "0a0b0c0d-0000-4000-8000-000000000001"
 HERE = f"/api/deployments/{KEY}"
 FOUND: dict[str, Any] = {
     "id": KEY,
-    "entrypoint": "flows.study.form.study_form",
+    "entrypoint": "flows.sweep.form.study_form",
     "parameters": {"study": "demo", "store": "/s", "given": {"demo": {"name": "demo"}}},
     "parameter_openapi_schema": {"properties": {"study": {}, "store": {}, "overrides": {}}},
     "job_variables": {"env": {"A": "b"}},

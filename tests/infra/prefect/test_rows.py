@@ -201,7 +201,7 @@ def test_a_damaged_journal_keeps_no_other_from_being_settled(served_store: Path)
 
 
 def test_a_command_that_finds_nothing_to_run_ends_the_rows_of_killed_runs(served_store: Path):
-    from flows.study.start import settle_earlier_runs
+    from flows.machine.start import settle_earlier_runs
     from infra.prefect.journal import has_unsettled
 
     run = new_run("killed before a sweep that is complete")

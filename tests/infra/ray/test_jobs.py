@@ -129,7 +129,7 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
     assert {job.id for job in jobs} == {"same-1"}
     late = connect()
     for one in racers:
-        one.leave()
+        one.close()
     job = late.submit("same", ENDLESS, num_cpus=1)
     assert job == jobs[0]
     assert job.reattached
@@ -238,7 +238,7 @@ def test_the_same_code_is_the_same_archive_so_that_nodes_unpack_it_once():
         server = JobServer("http://127.0.0.1:9", code=files, node_wait=1)
         server._write_archive()
         archives.append(server._archive.read_bytes())
-        server.leave()
+        server.close()
     assert archives[0] == archives[1]
 
 
@@ -246,7 +246,7 @@ def test_no_job_server_is_one_clear_line():
     server = JobServer("http://127.0.0.1:9", code={}, node_wait=1)
     with pytest.raises(RuntimeError, match=r"has no job server that answers at http://127\.0\.0"):
         server.submit("any", ENDLESS, num_cpus=1)
-    server.leave()
+    server.close()
 
 
 MEET = """
@@ -276,7 +276,7 @@ def test_jobs_share_gpus_and_their_memory(
             ]
             assert all(end_of(server, job).startswith("succeeded") for job in jobs)
         finally:
-            server.leave()
+            server.close()
     found = [json.loads(file.read_text()) for file in files]
     assert {told["CUDA_VISIBLE_DEVICES"] for told in found} == {"0", "1"}
     assert {told["XLA_PYTHON_CLIENT_MEM_FRACTION"] for told in found} == {"0.45"}

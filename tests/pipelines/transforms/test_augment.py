@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from flows.config.load import load
-from flows.study.datasets import datasets_of
+from flows.graph.datasets import datasets_of
 from pipelines.images.square import ImageSpec, decode_opaque, prepare_image
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset

@@ -1,0 +1,758 @@
+"""Builds the graph of a study: all its nodes, in an order in which they can run.
+
+Runs, sweeps, plans and `--explain` all read this one graph.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from flows.config.benchmark import (
+    decoding_of,
+    metric_of,
+    trained_on,
+    training_of,
+)
+from flows.config.licences import check_allowed
+from flows.config.stage_list import START, Stage, stages_of
+from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.watched import watched_name
+from flows.graph.costs import costs_of
+from flows.graph.datasets import datasets_of, raw_files_spec, raw_folders
+from flows.graph.inputs import NO_INPUTS, StudyInputs
+from flows.graph.nodes import GraphNode, StepJob, StudyGraph
+from flows.graph.user_steps import add_user_steps, cut_graph
+from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
+from flows.steps.kind import Step
+from flows.steps.kinds.checkpoint import PROBE, WATCHED, FitSpec
+from flows.steps.kinds.dataset import DatasetSpec
+from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.kinds.results import ResultsSpec
+from flows.steps.kinds.scores import ScoreSpec
+from flows.steps.kinds.start import start_spec
+from flows.steps.labels import Labels
+from infra.errors import ConfigError
+from infra.store.digest import value_sha256
+from model.decode.config import DecodeConfig
+from model.eval.config import EvalConfig
+from model.eval.metrics.registry import get_metric
+from model.watch.config import ProbeConfig, WatchConfig
+from pipelines.sources.paper_groups import block_of, group_sizes, grouped
+
+Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
+PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
+
+ZERO_SHOT = "zero-shot"
+"""Name, in a table, of the training behind the rows that a stage's checkpoint is scored on."""
+
+
+def graph_of(
+    config: StudyConfig, until: Phase = "report", inputs: StudyInputs = NO_INPUTS
+) -> StudyGraph:
+    """Returns the graph of a study, up to and including a phase.
+
+    Args:
+      config: the study.
+      until: the last phase.
+      inputs: what the study reads from outside the store. Without steps of the user's own nothing
+        else is looked at: no file, no class.
+
+    Raises:
+      ConfigError: if a licence is not allowed, or a user's step cannot be added.
+    """
+    graph = _GraphBuilder(config, PHASES.index(until), inputs).graph()
+    if not config.steps:
+        return graph
+    # A user's step may read a step of any phase, so they are added to the whole graph, which is
+    # then cut. Without anything to score there is no report.
+    last: Phase = "report" if config.pairs[0].rows else "evaluate"
+    if until == "report":
+        return add_user_steps(graph, config)
+    whole = _GraphBuilder(config, PHASES.index(last), inputs).graph()
+    return cut_graph(add_user_steps(whole, config), graph)
+
+
+class _GraphBuilder:
+    """Builds a graph, phase by phase.
+
+    Identical steps become one step, under the first one's name: a corpus of the mixture may also
+    be the training split of a benchmark.
+    """
+
+    def __init__(self, config: StudyConfig, last: int, inputs: StudyInputs) -> None:
+        self.config = config
+        self.last = last
+        self.inputs = inputs
+        # Datasets that are the same for all backbones, by role: what is made of them is named after
+        # none of these.
+        first, *others = (self._specs_by_role(pair) for pair in config.pairs)
+        self.shared = {
+            role for role, spec in first.items() if all(spec == specs[role] for specs in others)
+        }
+        self.nodes: list[GraphNode] = []
+        self.prepared: dict[str, Step] = {}
+        self._step_by_digest: dict[str, Step] = {}
+
+    def graph(self) -> StudyGraph:
+        # The graph of a study, phase by phase; `until` cuts it off below one of them:
+        #
+        #   prepare    corpus, or files ─▶ dataset ─▶ screened (of the mixture only)
+        #   train      datasets ─▶ tokenizer, mask codec
+        #              these and the mixture ─▶ stage1 ─▶ intermediary ─▶ stage2, by `stages_of`
+        #   transfer   the last stage, a training split, the tokenizer ─▶ checkpoint
+        #   evaluate   checkpoint (zero-shot: the last stage), evaluation split ─▶ predictions
+        #              predictions, evaluation split ─▶ scores
+        #              checkpoint ─▶ cast, with `keep.transfers: bfloat16`
+        #   report     scores, chance, screened ─▶ results
+        #
+        # With several backbones, each phase but the last is done for each of them: the steps are
+        # those of a study of that backbone alone, under names that end with it.
+        #
+        # Each phase adds its nodes after those that they read, and hands on the steps by name, so
+        # the list of nodes is in an order that can run.
+        datasets = self._prepare()
+        cells: dict[CellKey, Step] = {}
+        results: Step | None = None
+        if self.last >= PHASES.index("train"):
+            vocabulary = {pair.on: self._vocabulary(pair, datasets) for pair in self.config.pairs}
+            checkpoints: dict[tuple[str, Method, int], Step] = {}
+            for pair in self.config.pairs:
+                checkpoints |= self._pretrain(pair, datasets, vocabulary[pair.on])
+            if self.last >= PHASES.index("transfer"):
+                for view in self.config.views:
+                    used = vocabulary[view.on]
+                    cells |= self._transfer(view, datasets, used, checkpoints)
+                    if view.zero_shot and self.last >= PHASES.index("evaluate"):
+                        cells |= self._zero_shot(view, datasets, used, checkpoints)
+            if self.last >= PHASES.index("report"):
+                results = self._report(datasets, cells)
+        return StudyGraph(
+            nodes=tuple(self.nodes),
+            cells=cells,
+            results=results,
+            datasets=self.prepared,
+            study=self.config,
+        )
+
+    def _specs_by_role(self, pair: StudyConfig) -> dict[str, DatasetSpec]:
+        return {
+            pair.role_of(name): spec
+            for view in pair.resolutions
+            for name, spec in datasets_of(view, self.inputs.licences).items()
+        }
+
+    def _add(
+        self, kind: str, labels: Labels, *, resources: Mapping[str, Any] | None = None, **more: Any
+    ) -> Step:
+        """Returns a step, in a new node of its own unless an identical step was added before.
+
+        Args:
+          kind: kind of the step.
+          labels: labels of the step.
+          resources: resources, as arguments of `StepJob`; None runs it in the study's own process.
+          more: further fields of the step.
+        """
+        step = Step(kind=kind, labels=labels, **more)
+        known_step = self._step_by_digest.setdefault(_step_digest(step), step)
+        if known_step is step:
+            job = StepJob(steps=(step,), **(resources or {}))
+            self.nodes.append(GraphNode(labels=labels, jobs=(job,)))
+        return known_step
+
+    def _name(self, view: StudyConfig, name: str, *reads: str) -> str:
+        """Returns a name without its backbone, where all backbones have the same of what it reads.
+
+        Args:
+          view: the view that the name is of.
+          name: the name.
+          reads: names of the datasets that it reads.
+        """
+        return view.role_of(name) if self._are_shared(view, *reads) else name
+
+    def _are_shared(self, view: StudyConfig, *datasets: str) -> bool:
+        return self.shared.issuperset(map(view.role_of, datasets))
+
+    def _prepare(self) -> dict[str, Step]:
+        config, datasets = self.config, {}
+        # Raw data are one step if they are drawn here. A user's own are noted dataset by dataset,
+        # so that a changed file only touches the datasets that read it.
+        corpus = None
+        if config.data_root is None:
+            corpus = self._add("corpus", Labels(action="corpus"), config=config.corpus)
+        specs = [
+            (self._name(view, name, name), name, spec)
+            for view in config.views
+            for name, spec in datasets_of(view, self.inputs.licences).items()
+        ]
+        trained = [(shown, spec.licence) for shown, _, spec in specs if spec.licences is not None]
+        check_allowed(config.licences, [*dict(trained).items()])
+        for shown, name, spec in specs:
+            raw = corpus or self._add(
+                "raw_files",
+                Labels(action="files", subject=shown),
+                config=raw_files_spec(spec, self.inputs.raw_states[raw_folders(spec)]),
+                location=config.data_root,
+            )
+            datasets[name] = self._add(
+                "dataset",
+                Labels(action="prepare", subject=shown),
+                config=spec,
+                inputs={"raw": raw},
+                location=config.data_root,
+            )
+        self.prepared = dict(datasets)
+        # Screening reads prepared datasets of all benchmarks, so it comes after all of them.
+        for view in config.views:
+            datasets |= self._screen(view, datasets)
+        return datasets
+
+    def _screen(self, view: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+        """Returns dataset -> the step that screens it, for the mixture; {} without `hygiene`."""
+        if view.hygiene is None:
+            return {}
+        # A picture of any evaluation split counts, also of a benchmark that is not transferred to.
+        rows = [f"{name}/eval" for name in view.eval_rows]
+        if view.hygiene.splits == "all":
+            trained = dict.fromkeys(f"{trained_on(name)}{view.at}/train" for name in view.transfers)
+            rows += [name for name in trained if name in datasets]
+        held_out = {view.role_of(name): datasets[name] for name in rows}
+        return {
+            name: self._add(
+                "screened",
+                Labels(action="screen", subject=self._name(view, name, name, *rows)),
+                config=view.hygiene,
+                inputs={"dataset": datasets[name], **held_out},
+                # The whole config of the step is `hygiene` of the study: `--explain` says so.
+                keys={"": "hygiene"},
+            )
+            for name in mixture_of(view)
+        }
+
+    def _vocabulary(self, config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+        """Returns the tokenizer and the mask codec of a backbone, by role."""
+        # The texts are the same at every resolution.
+        texts = datasets_of(config, self.inputs.licences)
+        # Neither tokenizer nor codec may learn from what a study is scored or watched on.
+        held_out = {f"{name}/eval" for name in config.eval_rows}
+        held_out |= {
+            f"{watched_name(source)}{config.at}"
+            for source in (config.watch.sources if config.watch else ())
+        }
+        reads = [name for name in texts if name not in held_out]
+        train = {config.role_of(name): datasets[name] for name in reads}
+        # What all backbones share is named after none of them.
+        backbone = "" if self._are_shared(config, *reads) else config.backbone
+        is_shared = len({pair.tokenizer for pair in self.config.pairs}) == 1
+        # A tokenizer that is given is read instead of the texts; a codec that is given is read
+        # beside them.
+        pieces, codec = (
+            self._input_files_step(config, "tokenizer.path"),
+            self._input_files_step(config, "mask_codec.path"),
+        )
+        steps = {
+            "tokenizer": self._add(
+                "tokenizer",
+                Labels(action="tokenizer", backbone=backbone if is_shared else config.backbone),
+                config=config.tokenizer,
+                inputs=pieces or train,
+                location=config.tokenizer.path,
+                keys={"": config.backbone_keys.get("tokenizer", "tokenizer")},
+            )
+        }
+        if config.mask_codec is not None:
+            steps["mask_codec"] = self._add(
+                "mask_codec",
+                Labels(action="mask codec", backbone=backbone),
+                config=config.mask_codec,
+                seed=config.stage_seed("mask_codec"),
+                inputs={**train, **codec},
+                resources={
+                    "cpus": config.compute.cpus_per_cell,
+                    "gpus": config.compute.gpus_of_cell,
+                },
+                keys={"": "mask_codec"},
+            )
+        return steps
+
+    def _input_files_step(self, config: StudyConfig, key: str) -> dict[str, Step]:
+        """Returns the step with the digests of the files at a config key; {} if that is unset."""
+        if key not in config.input_paths:
+            return {}
+        files = self.inputs.files[config.on, key]
+        labels = Labels(action="files", subject=f"{key}{config.on}")
+        return {"given": self._add("files", labels, config=files)}
+
+    def _pretrain(
+        self,
+        config: StudyConfig,
+        datasets: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
+    ) -> dict[tuple[str, Method, int], Step]:
+        """Returns (view's suffix, method, pretraining seed) -> the last pretraining step there."""
+        checkpoints: dict[tuple[str, Method, int], Step] = {}
+        # The same mixture and vocabulary for all stages at a resolution; `init` is what differs.
+        inputs = {
+            view.at: {
+                **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
+                **vocabulary_steps,
+            }
+            for view in config.resolutions
+        }
+
+        def fit(stage: Stage, method: Method, number: int, init: Mapping[str, Step]) -> Step:
+            """Adds one stage, with the resources of Stage 1 or of a cell."""
+            view, compute = stage.view, config.compute
+            return self._add(
+                "checkpoint",
+                Labels(
+                    action=stage.name,
+                    method=method,
+                    backbone=config.backbone,
+                    pretraining=number if config.num_pretrain_seeds > 1 else None,
+                ),
+                config=FitSpec(
+                    model=view.model_of(method),
+                    train=stage.train_config_of(method),
+                    watch=watch_of(view, method),
+                    profile=compute.profiled,
+                    deterministic=compute.deterministic,
+                ),
+                seed=config.stage_seed(stage.name, number),
+                inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
+                resources=compute.of_stage if stage.is_shared else compute.of_cell,
+                keys={
+                    "train": config.backbone_keys.get(stage.key, stage.key),
+                    **config.backbone_keys,
+                },
+            )
+
+        starts = {m: self._start(config, config.connector_of(m)) for m in config.methods}
+        # Method by method, from one stage to the next:
+        #
+        #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
+        #                 └─▶ intermediary m3     ─▶ …
+        #
+        # A stage that the config leaves out, or that a method is not trained in, passes on what it
+        # would have started from. Stage 1 is added for each method, and is one step, as identical
+        # steps are.
+        stages = stages_of(config)
+        for number in range(config.num_pretrain_seeds):
+            for method in config.methods:
+                last = starts[method]
+                ends = {START: last}
+                if "init" in last:  # For transfers in a study that trains no stage.
+                    checkpoints[config.at, method, number] = last["init"]
+                for stage in stages:
+                    init = last if stage.after is None else ends[stage.after]
+                    if stage.is_shared or method in stage.methods:
+                        if stage.is_shared:
+                            step = fit(stage, REFERENCE, number, self._start(config, REFERENCE))
+                        else:
+                            step = fit(stage, method, number, init)
+                        init = last = {"init": step}
+                        # Transfers at its resolution start from the last stage there.
+                        checkpoints[stage.view.at, method, number] = step
+                    ends[stage.name] = init
+        return checkpoints
+
+    def _start(self, config: StudyConfig, method: Method) -> dict[str, Step]:
+        """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
+        start = config.start
+        if start is None:
+            return {}
+        # One folder for all methods becomes one step, since `_add` returns an equal one that is
+        # there; a folder per method becomes a step for each.
+        is_by_method = isinstance(start, dict)
+        key = f"start.{method}" if is_by_method else "start"
+        location = start[method] if isinstance(start, dict) else start
+        step = self._add(
+            "start",
+            Labels(action="start", method=method if is_by_method else "", backbone=config.backbone),
+            config=start_spec(config.model),
+            inputs=self._input_files_step(config, key),
+            location=location,
+        )
+        return {"init": step}
+
+    def _transfer(
+        self,
+        config: StudyConfig,
+        datasets: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
+        checkpoints: Mapping[tuple[str, Method, int], Step],
+    ) -> dict[CellKey, Step]:
+        """Adds a node per transfer at a resolution, and returns the steps that score its cells."""
+        cells: dict[CellKey, Step] = {}
+        models = {method: config.model_of(method, transfer=True) for method in config.methods}
+        # A checkpoint per benchmark, method and seed is scored on the rows of that benchmark, and
+        # on those of zero-shot benchmarks that are scored with its training.
+        for benchmark in config.fine_tunings:
+            for method in config.methods:
+                # One object for all seeds: `settings_json` caches its text by the object's id.
+                fit_spec = FitSpec(
+                    model=models[method],
+                    train=config.fine_tuning_of(benchmark, method),
+                    profile=config.compute.profiled,
+                    deterministic=config.compute.deterministic,
+                )
+                evaluations = _evaluations(config, benchmark, method)
+                # One node for each seed: the checkpoint, then all its evaluations in one job,
+                # which load it once.
+                for pretrain, seed in config.seed_pairs:
+                    labels = Labels(
+                        action="transfer",
+                        method=method,
+                        benchmark=benchmark,
+                        seed=seed,
+                        **_place_of(config),
+                    )
+                    checkpoint = Step(
+                        kind="checkpoint",
+                        labels=labels,
+                        config=fit_spec,
+                        seed=seed,
+                        inputs={
+                            "data/0": datasets[f"{benchmark}{config.at}/train"],
+                            **vocabulary_steps,
+                            "init": checkpoints[config.at, method, pretrain],
+                        },
+                        keys={
+                            "train": f"{config.prefix}transfers.{benchmark}.train",
+                            **config.backbone_keys,
+                        },
+                    )
+                    compute = config.compute
+                    jobs = [StepJob(steps=(checkpoint,), **compute.of_transfer)]
+                    if evaluations and self.last >= PHASES.index("evaluate"):
+                        scored = method, seed, checkpoint
+                        scores, scoring = self._score(
+                            config, scored, evaluations, datasets, vocabulary_steps
+                        )
+                        cells |= scores
+                        jobs += scoring
+                        # After the predictions, which are of the float32 parameters.
+                        if config.keep.transfers == "bfloat16":
+                            cast = Step(
+                                kind="cast",
+                                labels=dataclasses.replace(labels, action="cast"),
+                                inputs={"checkpoint": checkpoint},
+                            )
+                            jobs.append(StepJob(steps=(cast,), cpus=1))
+                    self.nodes.append(GraphNode(labels=labels, jobs=tuple(jobs)))
+        return cells
+
+    def _zero_shot(
+        self,
+        config: StudyConfig,
+        datasets: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
+        checkpoints: Mapping[tuple[str, Method, int], Step],
+    ) -> dict[CellKey, Step]:
+        """Adds a node per method and pretraining, in which its last stage is scored as it is.
+
+        One checkpoint answers all zero-shot benchmarks. Their cells stand under the one transfer
+        seed of the pretraining, so that all rows of a table have the same seeds.
+        """
+        cells: dict[CellKey, Step] = {}
+        for method in config.methods:
+            evaluations = _evaluations(config, "", method)
+            for pretrain, seed in config.seed_pairs:
+                checkpoint = checkpoints[config.at, method, pretrain]
+                scored = method, seed, checkpoint
+                scores, scoring = self._score(
+                    config, scored, evaluations, datasets, vocabulary_steps
+                )
+                cells |= scores
+                labels = Labels(action="zero-shot", method=method, seed=seed, **_place_of(config))
+                self.nodes.append(GraphNode(labels=labels, jobs=tuple(scoring)))
+        return cells
+
+    def _score(
+        self,
+        config: StudyConfig,
+        scored: tuple[Method, int, Step],
+        evaluations: list[tuple[str, EvaluateSpec, ScoreSpec]],
+        datasets: Mapping[str, Step],
+        vocabulary_steps: Mapping[str, Step],
+    ) -> tuple[dict[CellKey, Step], list[StepJob]]:
+        """Returns the steps that score a checkpoint, and the jobs of these and of its answers.
+
+        Args:
+          config: the study at a resolution.
+          scored: the method, the transfer seed and the checkpoint.
+          evaluations: what it is scored on.
+          datasets: name -> the step that makes a dataset.
+          vocabulary_steps: role -> the step of the tokenizer and of the mask codec.
+        """
+        method, seed, checkpoint = scored
+        place = _place_of(config)
+        predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
+        scores: dict[CellKey, Step] = {}
+        for row, answers, spec in evaluations:
+            cell = CellKey(benchmark=row, method=method, budget=spec.budget, seed=seed)
+            labels = functools.partial(
+                Labels,
+                method=method,
+                benchmark=row.removesuffix(config.at),
+                seed=seed,
+                budget=spec.budget,
+                **place,
+            )
+            data = datasets[f"{row}/eval"]
+            # Two rows that differ in their metric only share their predictions.
+            answered = predictions.setdefault(
+                (data, answers),
+                Step(
+                    kind="predictions",
+                    labels=labels(action="evaluate"),
+                    config=answers,
+                    inputs={"checkpoint": checkpoint, "data": data},
+                ),
+            )
+            scores[cell] = Step(
+                kind="scores",
+                labels=labels(action="score"),
+                config=spec,
+                inputs={
+                    "predictions": answered,
+                    "data": data,
+                    **_mask_codec(spec.metric, vocabulary_steps),
+                },
+            )
+        compute = config.compute
+        jobs = [
+            # A job of its own, which may ask for other devices than training.
+            StepJob(
+                steps=tuple(predictions.values()),
+                cpus=compute.cpus_of_evaluation,
+                gpus=compute.gpus_of_evaluation,
+                pieces=compute.evaluation_pieces,
+            ),
+            # On a worker, too: a user's own metric may be slow, or end its process.
+            StepJob(steps=tuple(scores.values()), cpus=1),
+        ]
+        return scores, jobs
+
+    def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
+        # The table's inputs, by role:
+        #
+        #   chartqa:test_human/parcel/64/48213    scores: benchmark, method, budget, seed
+        #   chance/chartqa:test_human             what guessing from the texts alone scores
+        #   screened/web                          evaluation pictures found in a corpus
+        chance: dict[str, Step] = {}
+        for view in self.config.views:
+            for name, row in view.rows.items():
+                # Guesses are learnt from the training split, which only a fine-tuning prepares.
+                if not training_of(row.benchmark, view.transfers[row.benchmark]):
+                    continue
+                train, rows = f"{trained_on(row.benchmark)}{view.at}/train", f"{name}/eval"
+                chance[f"{CHANCE}{name}"] = self._add(
+                    "chance",
+                    Labels(action="chance", subject=self._name(view, name, train, rows)),
+                    config=metric_of(row.benchmark, view.transfers[row.benchmark]),
+                    inputs={"train": datasets[train], "eval": datasets[rows]},
+                )
+        # Contamination is reported only if the pictures were left in the mixture.
+        hygiene = self.config.hygiene
+        is_reported = hygiene is not None and hygiene.contamination == "report"
+        screened = {
+            f"{SCREENED}{name}": datasets[name]
+            for view in (self.config.views if is_reported else ())
+            for name in mixture_of(view)
+        }
+        # Every input goes to one step; it is partial, so that a table comes out of what was made.
+        return self._add(
+            "results",
+            Labels(action="results", subject=self.config.name),
+            config=ResultsSpec(plan=results_plan(self.config, self.inputs)),
+            inputs={
+                **{str(key): step for key, step in cells.items()},
+                **chance,
+                **screened,
+            },
+            partial=True,
+        )
+
+
+def _place_of(view: StudyConfig) -> dict[str, Any]:
+    """Returns the labels that tell a view from the others of the study."""
+    pixels = view.model.vision.image_px if view.is_higher else None
+    return {"pixels": pixels, "backbone": view.backbone}
+
+
+def _evaluations(
+    config: StudyConfig, training_benchmark: str, method: Method
+) -> list[tuple[str, EvaluateSpec, ScoreSpec]]:
+    """Returns the evaluations of a checkpoint: the rows of its benchmark and of its children.
+
+    Of "" it is a stage's checkpoint, and the rows are those of all zero-shot benchmarks. Each is a
+    row, the answers to it, and their score.
+    """
+    #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
+    return [
+        (
+            row,
+            EvaluateSpec(
+                budget=budget,
+                decode=decode_of(config, entry.benchmark),
+                connector=config.connector_of(method),
+                vision=config.model.vision.family,
+                text=config.model.text.family,
+                prompt=config.model.prompt,
+            ),
+            ScoreSpec(
+                benchmark=entry.benchmark,
+                budget=budget,
+                metric=metric_of(entry.benchmark, config.transfers[entry.benchmark]),
+            ),
+        )
+        for row, entry in config.rows.items()
+        if training_of(entry.benchmark, config.transfers[entry.benchmark]) == training_benchmark
+        for budget in config.budgets_of(method)
+    ]
+
+
+def _mask_codec(metric: str, vocabulary_steps: Mapping[str, Step]) -> dict[str, Step]:
+    """Returns the codec that a metric reads masks with, by its role; {} if it reads none."""
+    is_read = get_metric(metric).reads_masks
+    return {r: step for r, step in vocabulary_steps.items() if r == "mask_codec" and is_read}
+
+
+def watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
+    """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
+    watch, served_budgets = config.watch, config.budgets_of(method)
+    if watch is None:
+        return None
+    # Two things can be watched during a stage: the loss on held-out records, and the score of a
+    # probe, which is a short transfer from the stage as it stands.
+    probe = None
+    if row := _probed_row(config):
+        assert watch.probe is not None
+        benchmark = config.rows[row].benchmark
+        # The benchmark's own recipe, cut short: its epochs are dropped, so that `steps` decides.
+        train = config.fine_tuning_of(watch.probe.benchmark, method)
+        size = watch.probe.batch_size or train.batch_size
+        probe = ProbeConfig(
+            model=config.model_of(method, transfer=True),
+            train=dataclasses.replace(
+                train, total_steps=watch.probe.steps, epochs=None, batch_size=size
+            ),
+            decode=EvalConfig(
+                metric=metric_of(benchmark, config.transfers[benchmark]),
+                **vars(decode_of(config, benchmark)),
+            ),
+            examples=watch.probe.examples,
+        )
+    return WatchConfig(
+        every=watch.every,
+        examples=watch.examples,
+        budgets=served_budgets
+        or (config.model.vision.num_patches,),  # For Stage 1 (vanilla) in a study without vanilla.
+        probe=probe,
+    )
+
+
+def _probed_row(config: StudyConfig) -> str:
+    """Returns the row that the probe is scored on; "" without a probe at this resolution."""
+    probe = config.watch.probe if config.watch else None
+    if probe is None or probe.benchmark not in config.fine_tunings:
+        return ""
+    # The benchmark's own row first; without any, one that is scored with its training.
+    rows = [name for name, row in config.rows.items() if row.benchmark == probe.benchmark]
+    scored = [
+        name
+        for name, row in config.rows.items()
+        if training_of(row.benchmark, config.transfers[row.benchmark]) == probe.benchmark
+    ]
+    return (rows or scored)[0]
+
+
+def _watched_datasets(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    """Returns role -> dataset that a stage's watching reads at a resolution."""
+    sources = config.watch.sources if config.watch else ()
+    names = [f"{watched_name(source)}{config.at}" for source in sources]
+    steps_by_role = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
+    if row := _probed_row(config):
+        assert config.watch is not None
+        assert config.watch.probe is not None
+        train_split = f"{config.watch.probe.benchmark}{config.at}/train"
+        steps_by_role |= dict(
+            zip(PROBE, (datasets[train_split], datasets[f"{row}/eval"]), strict=True)
+        )
+    return steps_by_role
+
+
+def mixture_of(config: StudyConfig) -> list[str]:
+    """Returns the names of the mixture's datasets at a resolution."""
+    return [f"{source.name}{config.at}" for source in config.sources]
+
+
+def _step_digest(step: Step) -> str:
+    """Returns a digest that is equal for two steps exactly if they make the same artifact."""
+    reads = {role: id(read) for role, read in step.inputs.items()}
+    return value_sha256([step.kind, step.config, step.seed, reads])
+
+
+def decode_of(config: StudyConfig, benchmark: str) -> DecodeConfig:
+    """Returns the config for answering a benchmark."""
+    transfer = config.transfers[benchmark]
+    return DecodeConfig(
+        batch_size=config.eval_batch_size,
+        text_len=transfer.eval_text_len or transfer.train.text_len,
+        max_frames=transfer.train.max_frames,
+        decoding=decoding_of(benchmark, transfer),
+    )
+
+
+def results_plan(config: StudyConfig, inputs: StudyInputs = NO_INPUTS) -> Plan:
+    """Returns the layout of a study's results table, on all its backbones, at all resolutions.
+
+    The cell of a budget that a method does not serve stays empty.
+
+    Raises:
+      ConfigError: if nothing is scored.
+    """
+    if not config.pairs[0].rows:
+        raise ConfigError(
+            "transfers must have a benchmark, got none: there is nothing to score. "
+            "`parcel prepare` and `parcel train` need none."
+        )
+    plan, *also = (
+        _plan_of_view(view, inputs, several=len(pair.resolutions) > 1)
+        for pair in config.pairs
+        for view in pair.resolutions
+    )
+    return dataclasses.replace(plan, also=tuple(also))
+
+
+def _plan_of_view(config: StudyConfig, inputs: StudyInputs, *, several: bool) -> Plan:
+    served_budgets = {
+        method: config.budgets_of(method) for method in config.methods if method != REFERENCE
+    }
+    paper_rows = {name: row.paper_row for name, row in config.rows.items()}
+    is_high = config.is_higher
+    groups = grouped(paper_rows, is_high=is_high)
+    sizes = group_sizes(is_high=is_high)
+    blocks = {name: block_of(row, is_high=is_high) for name, row in paper_rows.items() if row}
+    return Plan(
+        methods=config.methods,
+        benchmarks=tuple(config.rows),
+        budgets=config.budgets,
+        seeds=config.seeds,
+        reference=REFERENCE,
+        budgets_of={m: served for m, served in served_budgets.items() if served != config.budgets},
+        groups=groups,
+        group_sizes={name: sizes[name] for name in groups},
+        blocks={name: block for name, block in blocks.items() if block},
+        left_out=tuple(name for name, row in config.rows.items() if not row.in_means),
+        pretrainings=tuple(number for number, _ in config.seed_pairs),
+        trainings={
+            name: training_of(row.benchmark, config.transfers[row.benchmark]) or ZERO_SHOT
+            for name, row in config.rows.items()
+        },
+        costs=inputs.costs[config.at] if config.at in inputs.costs else costs_of(config),
+        resolution=config.model.vision.image_px if several else None,
+        backbone=config.backbone or None,
+        draws=config.draws(),
+    )

@@ -1,0 +1,94 @@
+"""The live pages of a store with what its server knows: schedules, and runs that it can start."""
+
+import dataclasses
+import threading
+import time
+
+from starlette.applications import Starlette
+
+from flows.pages import app
+from flows.pages.overview import EndedRun, ServerFacts, continuing_form
+from infra.prefect.server import Beside
+from infra.store.store import Store
+
+_ASK_EVERY = 5.0
+"""Age from which the facts are read again, at the next request [s]."""
+_LOAD = 5.0
+"""Least age from which they are read again, in times that the last reading took: what a schedule
+would run is found by looking all its steps up."""
+_PATIENCE = 2.0
+"""Longest wait of a page for facts that are being read [s]; then it shows the last ones."""
+
+
+def beside(store: Store) -> Beside:
+    """Returns the names of the functions that make a server's pages and check its forms."""
+    return Beside(
+        function="flows.machine.live_pages:pages_of",
+        argument=store.uri,
+        check="flows.sweep.form_values:served_form_problem",
+    )
+
+
+def pages_of(uri: str) -> Starlette:
+    """Returns the pages of a store, for the process of its server.
+
+    Args:
+      uri: the store [URI].
+    """
+    return app.pages_of(uri, _NewestFacts(), continue_run)
+
+
+class _NewestFacts:
+    """What this process's server knows, read in a thread: a page waits for it for a moment only."""
+
+    def __init__(self) -> None:
+        self._facts: ServerFacts | None = None
+        self._read_at = self._asked_at = float("-inf")
+        self._took = 0.0
+        self._asking = threading.Lock()
+        self._is_read = threading.Event()
+
+    def __call__(self) -> ServerFacts | None:
+        """Returns the facts read last, with their age if that is long ago; None at first."""
+        if time.monotonic() - self._asked_at <= max(_ASK_EVERY, _LOAD * self._took):
+            return self._dated()
+        # Whoever holds the lock is reading already.
+        if self._asking.acquire(blocking=False):
+            self._is_read.clear()
+            threading.Thread(target=self._ask, daemon=True).start()
+        self._is_read.wait(_PATIENCE)
+        return self._dated()
+
+    def _dated(self) -> ServerFacts | None:
+        """Returns the facts, with their age if that is more than a moment."""
+        age = time.monotonic() - self._read_at
+        if self._facts is None or age <= _ASK_EVERY + self._took:
+            return self._facts
+        return dataclasses.replace(self._facts, age=age)
+
+    def _ask(self) -> None:
+        began = time.monotonic()
+        try:
+            # Its imports, which take a second, come here too.
+            from flows.sweep.schedule import read_server_facts
+
+            self._facts, self._read_at = read_server_facts(), time.monotonic()
+        finally:  # Also where the server did not answer: what is shown is then as old as it was.
+            self._took, self._asked_at = time.monotonic() - began, time.monotonic()
+            self._asking.release()
+            self._is_read.set()
+
+
+def continue_run(store: str, run: EndedRun) -> str:
+    """Starts the run that continues another, as its form would; returns its id.
+
+    Args:
+      store: the store [URI].
+      run: the run that is continued.
+
+    Raises:
+      ConfigError: if the server has no form, or refuses it.
+    """
+    from flows.sweep.schedule import start_from_form
+
+    return start_from_form("study", {**continuing_form(run.record), "store": store})

@@ -1,0 +1,147 @@
+"""The nodes of a run as Prefect tasks: rows, retries, and how each one ended."""
+
+import dataclasses
+from typing import Any
+
+from prefect import allow_failure, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.runtime import task_run
+from prefect.states import Completed
+
+from flows.graph.nodes import GraphNode
+from flows.run.node_work import Work
+from flows.run.repair import make_with_repair
+from flows.run.session import RunSession
+from flows.run.sweep_limits import NodeHeldError
+from infra.errors import one_line_message, redact_error
+from infra.prefect import journal
+from infra.prefect.rows import end_state
+from infra.processes.signals import wait_if_stopping
+from infra.ray.errors import RayWorkerLostError
+
+_MAX_REUSED_ROWS = 200
+"""Up to this many reused nodes get a row each; more of them share one row."""
+
+
+class NodeTasks:
+    """Runs nodes as Prefect tasks; the session then has their artifacts, or why there are none.
+
+    A node that lacks an input is not run; nodes that do not depend on it continue.
+
+    Args:
+      session: state of the run.
+      work: finds or makes their artifacts.
+    """
+
+    def __init__(self, session: RunSession, work: Work) -> None:
+        graph, self._session, self._work = session.graph, session, work
+        self._states: dict[GraphNode, State[Any]] = {}
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._makers = {step: node for node in graph.nodes for step in node.steps}
+
+        # No method: Prefect walks through a task's parameters, to find states in them.
+        @task(
+            name="step",
+            task_run_name="{name}",
+            cache_policy=NO_CACHE,
+            persist_result=False,
+            retries=session.retries,
+            retry_delay_seconds=session.retry_after,
+            retry_condition_fn=_is_lost_worker,
+        )
+        def step(name: str) -> State[Any]:
+            return self._run_reported(self._nodes[name])
+
+        self._step = step
+
+    def run(self, node: GraphNode) -> None:
+        """Runs a node, however it ends, after those that it reads."""
+        # The arrows of the run's picture. Prefect would not begin a task whose input was not run;
+        # ours begins, and says so itself.
+        upstream = self._session.graph.upstream[node]
+        inputs = [self._states[read] for read in upstream if read in self._states]
+        inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
+        # A failure is noted where it happens, in `_run_reported`; here only one of Prefect itself.
+        try:
+            state = self._step(node.name, wait_for=inputs, return_state=True)
+            self._states[node] = state
+            lost = state.message if state.is_failed() or state.is_crashed() else None
+        except Exception as error:
+            lost = one_line_message(error)
+        if lost is not None:
+            self._session.fail(node, lost)
+
+    def share_row(self) -> list[GraphNode]:
+        """Has reused nodes share one row, if they are many; returns the nodes that it is for."""
+        session, shared_row = self._session, list[GraphNode]()
+        if len(session.reused) <= _MAX_REUSED_ROWS:
+            return shared_row
+        # In the graph's order: a node's inputs are found before it. A node that is no longer found
+        # (damaged or collected meanwhile) runs like the others.
+        shared_row += (
+            node for node in session.graph.nodes if node in session.reused and self._work.find(node)
+        )
+
+        @task(task_run_name="{count} reused", cache_policy=NO_CACHE, persist_result=False)
+        def reused_steps(count: int) -> State[Any]:
+            return Completed(message="\n".join(node.name for node in shared_row))
+
+        for node in shared_row:
+            session.forecast.end(node)
+        session.display.reuse(len(shared_row))
+        session.journal.reused(
+            {node.name: self._work.describe(node, "reused")[0] for node in shared_row}
+        )
+        reused_steps(len(shared_row))
+        return shared_row
+
+    def _run_reported(self, node: GraphNode) -> State[Any]:
+        """Makes or finds a node's artifacts, within its Prefect task; reports and returns the end.
+
+        Raises:
+          RayWorkerLostError: if its worker died and Prefect is to try again.
+        """
+        session, attempt = self._session, task_run.run_count
+        # Journal before UI: what a killed process was doing must be on disk, not on a server.
+        began = journal.Node(name=node.name, started=journal.now())
+        session.journal.started(node.name, task_run.id)
+        outcome: journal.Outcome
+        detail, took = "", None
+        try:
+            outcome = make_with_repair(session, node, self._makers, self._work.make)
+        except NodeHeldError as error:
+            outcome, detail = "not run", str(error)
+            session.holds[node] = detail
+        except BaseException as error:
+            # What a signal ends is no failure: the process is about to exit, with its workers.
+            wait_if_stopping()
+            outcome, detail = "failed", one_line_message(error)
+            if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
+                session.display.finish(node.name, outcome="again", detail=f": {detail}")
+                redact_error(error)  # Prefect sends its message with the state of the row.
+                raise
+            session.fail(node, detail)
+            session.forecast.end(node)
+        finally:
+            session.progress.end(node.name)
+        # From here on, what its estimate was too high by is free for other nodes.
+        session.admission.leave(node)
+        if outcome == "made" or outcome == "reused":
+            detail, took = self._work.describe(node, outcome)
+            session.forecast.end(node, took if outcome == "made" else 0.0)
+            session.display.finish(node.name, outcome=outcome, seconds=took, detail=detail)
+        else:
+            session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
+        session.journal.ended(node.name, outcome, detail)
+        end = dataclasses.replace(
+            began, outcome=outcome, detail=detail, ended=journal.now(), took=took
+        )
+        if outcome != "reused":
+            session.log(f"{node.name}: {end.summary}", outcome == "failed")
+        return end_state(end)
+
+
+def _is_lost_worker(task: object, run: object, state: State[Any]) -> bool:
+    """Only a lost worker is worth another try: other errors would come again."""
+    return isinstance(state.data, RayWorkerLostError)

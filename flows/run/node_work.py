@@ -1,0 +1,370 @@
+"""The work of a node: its artifacts are found in the store, or made by workers."""
+
+import contextvars
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol, cast
+
+from prefect.runtime import flow_run, task_run
+
+from flows.graph.eta import JobClock
+from flows.graph.nodes import GraphNode, StepJob
+from flows.pages.lineage import page as lineage_page
+from flows.pages.links import page_key
+from flows.run import run_log
+from flows.run.session import InputFailedError, RunSession, StepFailedError
+from flows.run.sweep_limits import NodeHeldError
+from flows.steps import worker
+from flows.steps.kind import Step
+from flows.steps.lookup import StepLookup, device_seconds
+from flows.steps.registry import kind_of
+from flows.steps.workers import AlreadyRunning
+from infra.prefect.page_queue import UIPage
+from infra.prefect.progress import NodeProgress
+from infra.progress import COMPILING, Progress
+from infra.store.first_read import DamagedArtifactError
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact
+
+Outcome = Literal["made", "reused"]
+
+_PROGRESS_PAGE_AFTER = 5.0
+"""Interval at which a running node refreshes its progress in the UI, first after as long [s]."""
+
+
+class Work(Protocol):
+    """Finds or makes the artifacts of nodes."""
+
+    def find(self, node: GraphNode) -> bool:
+        """Finds the artifacts of a node that were there at the start; returns whether all are."""
+        ...
+
+    def make(self, node: GraphNode) -> Outcome:
+        """Makes or finds every artifact of a node.
+
+        If a step fails, the artifacts of the other steps of its job are kept.
+
+        Raises:
+          StepFailedError: if a step failed.
+          NodeHeldError: if none did, but some lack an input, or may not begin.
+          RayWorkerLostError: if a worker died; the next call finds what it had committed.
+        """
+        ...
+
+    def describe(self, node: GraphNode, outcome: Outcome) -> tuple[str, float]:
+        """Returns the counts of what was made or found, in words, and the time of the work [s]."""
+        ...
+
+
+class NodeWork:
+    """Finds or makes the artifacts of the nodes of a run.
+
+    Args:
+      session: state of the run, which gets the artifacts.
+    """
+
+    def __init__(self, session: RunSession) -> None:
+        self._session = session
+
+    def find(self, node: GraphNode) -> bool:
+        """See `Work.find`."""
+        session = self._session
+        if session.rebuilds(node):
+            return False
+        # All steps of a node, or none: they are gathered here first, in order, so that an
+        # evaluation finds the checkpoint of its own node among them.
+        artifacts: dict[Step, Artifact] = {}
+        found_before = session.artifacts
+        try:
+            for step in node.steps:
+                if any(s not in artifacts and s not in found_before for s in step.inputs.values()):
+                    return False
+                key = session.expected_keys[step]
+                # A pruned checkpoint is still found: its manifest says what it was.
+                artifact = session.view.find(key) or session.view.find_pruned(key)
+                if artifact is None or self._is_damaged_table(node, step, artifact):
+                    return False
+                artifacts[step] = artifact
+        except (OSError, ValueError):
+            return False
+        session.artifacts.update(artifacts)
+        session.accepted.update(artifacts.keys() & session.accepted_at_start)
+        return True
+
+    def make(self, node: GraphNode) -> Outcome:
+        """See `Work.make`."""
+        # Job by job, since a later job reads what an earlier one made. For the steps of a job:
+        #
+        #   the store has …            this run …
+        #   nothing                    makes it
+        #   one made by other code     makes it again, if `rebuild_seconds` allows
+        #   one that was accepted      uses it, unless --rebuild names it
+        #   one that was pruned        uses it, unless a step of this node needs its files
+        #   a fresh one                uses it
+        #
+        # What is missing goes to one worker in one call, which makes together what it can.
+        session, outcome = self._session, cast(Outcome, "reused")
+        errors: dict[str, str] = {}
+        blocked = ""
+        for job in node.jobs:
+            missing: dict[Step, Recipe] = {}
+            keys: list[str] = []
+            for step in job.steps:
+                try:
+                    lookup = session.look_up(step)
+                    keys.append(lookup.recipe.key)
+                    remade = lookup.state == "accepted" and session.rebuilds(node)
+                    if lookup.is_pruned and lookup.state != "stale":
+                        remade = remade or self._is_wanted(node, lookup)
+                    session.allow(node, step, lookup)
+                    artifact = None if lookup.state == "stale" or remade else lookup.artifact
+                    if artifact is None or self._is_damaged_table(node, step, artifact):
+                        missing[step] = lookup.recipe
+                    else:
+                        session.artifacts[step] = artifact
+                        self._publish_lineage_page(step, artifact, reused=True)
+                except InputFailedError as error:
+                    blocked = blocked or f"since {error} failed"
+                except StepFailedError as error:
+                    errors[step.name] = str(error)
+            ends: dict[str, worker.StepOutcome] = {}
+            try:
+                if missing:
+                    # A table of the results so far always passes the gate: its cells are made.
+                    partial = any(step.partial for step in missing)
+                    closes = math.inf if partial else session.admission.enter(node)
+                    recipes = list(missing.values())
+                    with session.admission.charge(node, session.store, recipes, ends):
+                        self._run_job(node, job, keys, recipes, ends, closes)
+            finally:  # Even if the worker is lost, the steps that it committed before count.
+                for step, recipe in missing.items():
+                    end = ends.get(step.name)
+                    if end and end.error:
+                        session.log(f"{step.name}: {end.traceback}", True)
+                        errors[step.name] = end.error
+                    elif end:
+                        artifact = session.artifacts[step] = session.store.get(recipe.key)
+                        if not end.reused:
+                            outcome = "made"
+                            session.made.add(step)
+                        session.expected.learn(step, artifact.manifest.seconds)
+                        session.expected.learn_cost(step, device_seconds(artifact))
+                        self._publish_lineage_page(step, artifact, reused=end.reused)
+            # After all steps of this job, so that one failed budget does not lose the others;
+            # before the next job, which may read the step that failed.
+            if errors:
+                # The node's own name stands before all of it.
+                messages = (v if k == node.name else f"{k}: {v}" for k, v in errors.items())
+                raise StepFailedError("; ".join(messages))
+            if blocked:
+                raise NodeHeldError(blocked)
+        return outcome
+
+    def describe(self, node: GraphNode, outcome: Outcome) -> tuple[str, float]:
+        """See `Work.describe`."""
+        session = self._session
+        # Of a transfer that was only scored again, the scores, and not what its training was.
+        steps = [step for step in node.steps if step in session.made or outcome == "reused"]
+        counts = (
+            kind_of(step).headline(step.config, session.artifacts[step].manifest.counts)
+            for step in steps
+        )
+        seconds = sum(session.artifacts[step].manifest.seconds for step in steps)
+        return ", ".join(filter(None, counts)), seconds
+
+    def _is_damaged_table(self, node: GraphNode, step: Step, artifact: Artifact) -> bool:
+        """Whether an artifact is the table that the run itself reads in the end, and damaged."""
+        if not step.partial:
+            return False
+        try:
+            _ = artifact.path
+        except DamagedArtifactError as error:
+            self._session.display.print_event(node.name, str(error))
+            return True
+        return False
+
+    def _is_wanted(self, node: GraphNode, lookup: StepLookup) -> bool:
+        """Whether a step of the node must be made and reads `lookup`, whose files were pruned.
+
+        Predictions that can be decoded from its cast do not read it.
+        """
+        session = self._session
+        # The readers can only be looked up once this step has an artifact, so it gets the old one.
+        step = next(step for step in node.steps if step.name == lookup.recipe.name)
+        pruned = session.artifacts[step] = cast(Artifact, lookup.artifact)
+        lookups = (session.look_up(s) for s in node.steps if step in s.inputs.values())
+        return any(
+            reader.state in ("missing", "stale")
+            and pruned.key in {entry.key for entry in reader.recipe.inputs.values()}
+            for reader in lookups
+        )
+
+    def _run_job(
+        self,
+        node: GraphNode,
+        job: StepJob,
+        keys: Sequence[str],
+        recipes: Sequence[Recipe],
+        ends: dict[str, worker.StepOutcome],
+        closes: float,
+    ) -> None:
+        """Runs a job's missing steps and shows their progress; fills `ends` as each step ends.
+
+        Raises:
+          NodeHeldError: if no worker was free before `closes` [seconds since the epoch].
+        """
+        session = self._session
+        prefect = {"task_run_id": task_run.id, "flow_run_id": flow_run.id}
+        context: dict[str, Any] = {"prefect": prefect}
+        # The context says how to make it, never what: it is not part of the recipe.
+        if job.processes > 1:
+            context["processes"] = job.processes
+            if job.launcher:
+                context["launcher"] = job.launcher
+        if math.isfinite(closes):
+            context["closes"] = closes
+        # A job for a worker may wait for one that is free: it begins with its first progress, which
+        # comes before it imports or compiles anything. Others begin now.
+        clock, began, devices, last = None, 0.0, "", None
+        show = self._progress_reporter(recipes[0].key)
+        # Without cores of its own, a job is small and runs in this process.
+        if not job.cpus or job.pieces > 1:
+            clock, began = self._begin(node, job), time.time()
+        if job.cpus:
+            if job.pieces > 1:
+                self._make_pieces(node, job, keys, recipes, context)
+            stream = session.workers.make(
+                node.name, keys, recipes, context, cpus=job.cpus, gpus=job.gpus
+            )
+        else:
+            stream = worker.make(session.store.uri, recipes, context)
+        for item in stream:  # To its very end: leaving a stream early ends its worker.
+            if isinstance(item, worker.StepOutcome):
+                if not item.held:
+                    ends[item.name] = item
+                continue
+            if isinstance(item, AlreadyRunning):
+                detail = f": it was under way already, as {item.by}"
+                session.display.finish(node.name, outcome="joined", detail=detail)
+                continue
+            name, progress = item
+            if clock is None:
+                clock, began = self._begin(node, job), time.time()
+            if job.cpus and not devices:
+                devices = session.workers.describe_devices(job.cpus, job.gpus)
+            if progress.happened and progress != last:  # The same report may arrive several times.
+                session.display.print_event(node.name, progress.note)
+                session.log(f"{node.name}: {progress.note}", True)
+            if progress.note == COMPILING and progress != last:
+                session.log(f"{name}: {COMPILING}", False)
+            last = progress
+            seconds_left = clock.seconds_left(name, progress)
+            session.display.update(node.name, progress, seconds_left)
+            session.progress.update(
+                node.name,
+                NodeProgress(
+                    step=name,
+                    done=progress.done,
+                    total=progress.total,
+                    note=progress.note,
+                    devices=devices,
+                    seconds_left=seconds_left,
+                    began=began,
+                    written=time.time(),
+                ),
+            )
+            show(name, progress)
+        # No step ended and the window is closed: the worker never started one.
+        if not ends and time.time() >= closes:
+            raise NodeHeldError(session.admission.outside_window)
+        for recipe in recipes:
+            if recipe.name not in ends:
+                raise StepFailedError("its worker ended without an artifact")
+
+    def _begin(self, node: GraphNode, job: StepJob) -> JobClock:
+        """Reports that a job has begun; returns the clock by which its time left is estimated."""
+        session = self._session
+        missing = [step for step in node.steps if step not in session.artifacts]
+        expected = session.expected.of_steps(missing)
+        if node not in session.begun:
+            session.begun.add(node)
+            session.log(run_log.beginning_line(node, missing, expected), False)
+            session.display.begin(node.name, expected, run_log.describe_work(missing))
+        return JobClock(expected, is_last=len(missing) == 1)
+
+    def _make_pieces(
+        self,
+        node: GraphNode,
+        job: StepJob,
+        keys: Sequence[str],
+        recipes: Sequence[Recipe],
+        context: Mapping[str, Any],
+    ) -> None:
+        """Makes all pieces of a job's steps in parallel; the steps themselves then read these.
+
+        A piece that fails is only logged: the step then answers those items itself, or fails.
+
+        Raises:
+          RayWorkerLostError: if a worker died; the next attempt finds the pieces that other workers
+            made.
+        """
+        session = self._session
+
+        def make(number: int) -> None:
+            # The piece is part of the keys: a cluster names its jobs by them, and pieces with one
+            # name would all join the first one's job.
+            piece = number, job.pieces
+            name = f"{node.name} ({number + 1} of {job.pieces})"
+            piece_keys = [keys[0], f"{piece}", *keys[1:]]
+            for item in session.workers.make(
+                name, piece_keys, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
+            ):
+                if isinstance(item, worker.StepOutcome):
+                    if item.error:
+                        session.log(f"{name}: {item.traceback}", True)
+                elif not isinstance(item, AlreadyRunning):
+                    session.display.update(node.name, item[1])
+
+        #   piece 0 of 3 ──┐
+        #   piece 1 of 3 ──┼─▶ the job itself, which finds the pieces in the store
+        #   piece 2 of 3 ──┘
+        #
+        # `result` raises what a thread raised: here, that a worker was lost.
+        with ThreadPoolExecutor(job.pieces, thread_name_prefix="piece") as pool:
+            copies = [contextvars.copy_context() for _ in range(job.pieces)]
+            for future in [pool.submit(copy.run, make, i) for i, copy in enumerate(copies)]:
+                future.result()
+
+    def _publish_lineage_page(self, step: Step, artifact: Artifact, *, reused: bool) -> None:
+        """Publishes a page about an artifact in the UI."""
+        text = lineage_page(self._session.view, artifact, reused=reused)
+        key, task = page_key(artifact.key), task_run.id
+        self._session.pages.put(UIPage(key=key, text=text, description=step.name, task_run_id=task))
+
+    def _progress_reporter(self, key: str) -> Callable[[str, Progress], None]:
+        """Returns a function that shows a node's progress in the UI, at most every few seconds."""
+        last = logged = time.monotonic()
+
+        def show(name: str, progress: Progress) -> None:
+            nonlocal last, logged
+            if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
+                return
+            # Two rhythms: the page every few seconds, in place; a log line every `LINE_EVERY`,
+            # since log lines pile up.
+            last = time.monotonic()
+            if last - logged >= run_log.LINE_EVERY:
+                logged = last
+                self._session.log(run_log.progress_line(name, progress), False)
+            percent = round(100 * progress.done / max(progress.total, 1), 1)
+            self._session.pages.put_progress(
+                UIPage(
+                    key=f"progress-{key}",
+                    text=percent,
+                    description=f"{name} {progress.note}",
+                    task_run_id=task_run.id,
+                )
+            )
+
+        return show
