@@ -65,15 +65,16 @@ def begin(flow: Flow[..., Any], parameters: dict[str, Any]) -> FlowRun:
 
     Args:
       flow: flow that will run.
-      parameters: arguments of the flow.
+      parameters: what the UI shows as its parameters.
     """
     with get_client(sync_client=True) as client:
-        return client.create_flow_run(
+        row = client.create_flow_run(
             flow,
-            # For people alone: this process has the parameters.
+            # For people alone: a flow of ours takes no arguments.
             parameters=redact(flow.serialize_parameters(parameters)),
             context={_PROCESS: dataclasses.asdict(ProcessIdentity.of_this_process())},
         )
+    return row.model_copy(update={"parameters": {}})
 
 
 def end_state(node: Node) -> State[Any]:
