@@ -37,8 +37,6 @@ from infra.prefect.times import times_problem
 
 _ASK_TIMEOUT = 30.0
 """Longest wait for the server's answer about a deployment [s]."""
-_OWN_CODE = "flows."
-"""Beginning of the entry points of this project's flows, whose parameters are those of a form."""
 _TAG = "parcel"
 """Tag by which our commands and pages find our deployments."""
 
@@ -245,10 +243,12 @@ class Doors:
             check_form(form, found, is_change=writing.is_change and i == 0)
             is_change = writing.is_change and i == 0
             parameters = parameters_of(form, found, is_change=is_change, schedule=writing.schedule)
-            is_ours = str(found.get("entrypoint")).startswith(_OWN_CODE)
+            module, _, name = self._check.partition(":")
+            # Our flows are in the package of the check: of those the parameters are a form's.
+            ours = f"{module.partition('.')[0]}."
+            is_ours = str(found.get("entrypoint")).startswith(ours)
             if parameters is None or not (self._check and is_ours):
                 continue
-            module, _, name = self._check.partition(":")
             if why := getattr(importlib.import_module(module), name)(found, parameters):
                 raise RefusedError(409, why)
         # Prefect empties the parameters of a schedule whose change does not repeat them. Its UI
