@@ -84,7 +84,8 @@ def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, command
         return
     for word, inner in command.commands.items():
-        yield from leaves(inner, f"{name} {word}".strip())
+        if not inner.hidden:
+            yield from leaves(inner, f"{name} {word}".strip())
 
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:
@@ -220,7 +221,7 @@ def metrics_page() -> str:
         ))  # fmt: skip
     return (
         "# Metrics\n\nEach is the official rule, with its source; "
-        "[`parcel score`](cli.md#parcel-score) takes any of them, or "
+        "[`parcel model score`](cli.md#parcel-model-score) takes any of them, or "
         "[one of your own](../howto/own_data.md#a-metric-of-your-own).\n\n"
         + table(("metric", "of one item", "score", "parts told", "source", "code"), rows)
     )

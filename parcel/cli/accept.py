@@ -40,8 +40,8 @@ def accept(
     heed_signals()
     opened = open_existing_store(store)
     config = load_study(arguments, store)
-    from flows.study.accept import accept_stale
     from flows.study.explain import explain_study
+    from parcel.cli.accept_stale import accept_stale
 
     # The same verdicts that `parcel run --explain` prints: what is stale there can be kept here.
     for line in accept_stale(opened, explain_study(config, opened), step, units=replay):

@@ -15,7 +15,6 @@ from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.costs import costs_of
 from flows.study.datasets import datasets_of
-from flows.study.flops import flops_models
 from flows.study.graph import results_plan
 from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
@@ -23,6 +22,7 @@ from infra.store.digest import canonical_json, identity_json
 from model.checkpoint.config_json import config_to_json
 from model.config import ModelConfig
 from model.files import CONFIG, DIGEST
+from parcel.cli.flops_models import flops_models
 from pipelines.sources.registry import BENCHMARKS
 from tests.flows.graphs import checked_graph
 

@@ -15,7 +15,6 @@ from flows.config.server_limits import limit_variables
 from flows.config.study import StudyConfig
 from flows.lineage.runs import end_run_record
 from flows.pages.masks import Masks
-from flows.study.accept import accept_stale
 from flows.study.deploy import DeploymentTarget, check_code
 from flows.study.explain import Explanation
 from flows.study.form_values import form_problem, study_of_form
@@ -24,6 +23,7 @@ from flows.study.nodes import StudyGraph
 from infra.errors import ConfigError
 from infra.store import gc
 from infra.store.store import Store
+from parcel.cli.accept_stale import accept_stale
 from tests.flows.study.test_explain import fill, told
 
 pytestmark = pytest.mark.usefixtures("forget")
