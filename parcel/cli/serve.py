@@ -5,13 +5,7 @@ from typing import Annotated
 import typer
 
 from infra.errors import ConfigError
-from parcel.cli.options import (
-    DEFAULT_STORE,
-    StoreOption,
-    heed_signals,
-    open_existing_store,
-    open_store,
-)
+from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
 
 serve_app = typer.Typer()
 
@@ -69,7 +63,7 @@ def serve(
     if watch:
         if port is not None or host != "127.0.0.1" or any_store or any_runner or root:
             raise ConfigError("--watch must be without a server's options; it takes --store alone.")
-        opened = open_existing_store(store)
+        opened = open_store(store)  # Made if need be: it is watched from before its first run on.
         from infra.prefect.settings import import_prefect
 
         import_prefect()

@@ -123,7 +123,7 @@ def test_flags_that_would_end_each_worker_are_refused_before_work_begins(tmp_pat
 @pytest.mark.parametrize(
     "words",
     [
-        ["status"], ["gc"], ["accept", "x"], ["watch"], ["results", "small"],
+        ["status"], ["gc"], ["accept", "x"], ["results", "small"],
         ["lineage", "show", "dataset-1"], ["lineage", "trace", "small/chartqa/parcel/64"],
         ["lineage", "verify", "small"], ["lineage", "replay", "small/chartqa/parcel/64"],
         ["lineage", "diff", "small/a", "small/b"], ["lineage", "export", "small"],
