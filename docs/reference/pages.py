@@ -3,7 +3,7 @@
     parcel/cli                      -> reference/cli.md
     StudyConfig, and all it holds   -> reference/config.md
     model/eval/metrics/registry.py  -> reference/metrics.md
-    pipelines/sources, benchmarks   -> reference/readers.md
+    pipelines/sources               -> reference/readers.md, reference/benchmarks.md
     flows/steps/registry.py         -> reference/artifacts.md
     flows/report/result_columns.py  -> reference/results.md
     flows/report/items_table.py     -> the same
@@ -18,7 +18,7 @@ import importlib
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, command
         return
     for word, inner in command.commands.items():
-        yield from leaves(inner, f"{name} {word}".strip())
+        if not inner.hidden:
+            yield from leaves(inner, f"{name} {word}".strip())
 
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:
@@ -220,15 +221,15 @@ def metrics_page() -> str:
         ))  # fmt: skip
     return (
         "# Metrics\n\nEach is the official rule, with its source; "
-        "[`parcel score`](cli.md#parcel-score) takes any of them, or "
+        "[`parcel model score`](cli.md#parcel-model-score) takes any of them, or "
         "[one of your own](../howto/own_data.md#a-metric-of-your-own).\n\n"
         + table(("metric", "of one item", "score", "parts told", "source", "code"), rows)
     )
 
 
 def readers_page() -> str:
-    """Returns every reader and every benchmark."""
-    # Both tables come from the registries, so a new reader is documented when it is registered.
+    """Returns every reader."""
+    # From the registry, so a new reader is documented when it is registered.
     readers = [
         (
             f"`{name}`", f"`{spec.folder}/`" if spec.folder else "", _some(spec.splits),
@@ -236,24 +237,54 @@ def readers_page() -> str:
         )
         for name, spec in SOURCES.items()
     ]  # fmt: skip
-    benchmarks = [
-        (
-            f"`{b.name}`", f"`{b.prompt}`", f"`{b.metric}`",
-            f"`{b.train_split}`" if b.train_split else f"none: scored with `{b.parent}`",
-            ", ".join(f"`{row.splits}`" for row in b.rows),
-            f"{b.num_frames} frames" if b.num_frames else "",
-        )
-        for b in BENCHMARKS.values()
-    ]  # fmt: skip
     return (
-        "# Readers and benchmarks\n\nWhat lies in these folders, and what becomes of it: "
-        "[data](../howto/data.md).\n\n## Readers\n"
+        "# Readers\n\nWhat lies in these folders, and what becomes of it: "
+        "[data](../howto/data.md). Those of a benchmark: [benchmarks](benchmarks.md).\n\n"
         + table(("reader", "folder below `data_root`", "splits", "published at", "code"), readers)
-        + "\n## Benchmarks\n"
-        + table(
-            ("`transfers.NAME`", "prompt", "metric", "trained on", "rows scored", ""), benchmarks
-        )
     )
+
+
+def benchmarks_page() -> str:
+    """Returns every constant of every benchmark, to be compared with the paper's appendix."""
+    #   Benchmark        prompt, splits, metric, …    a line for each benchmark
+    #   ResultRow        titles, split, size, …       a line for each of its `rows`
+    #   FinetuneRecipe   batch, rates, epochs, …      a line for each resolution of its `recipes`
+    every = BENCHMARKS.values()
+    recipes = [((b.name, f"{px}"), recipe) for b in every for px, recipe in b.recipes.items()]
+    return (
+        "# Benchmarks\n\nEvery constant of the published benchmarks, to be read beside the paper's "
+        "appendix. An empty cell is no, none or 0. What a study states in `transfers.NAME` comes "
+        "first. The code of each is beside its [reader](readers.md).\n\n"
+        "## Prompt, splits and metric\n"
+        + _constants(("benchmark",), [((b.name,), b) for b in every], {"name", "rows", "recipes"})
+        + "\n## Rows of the paper's tables\n"
+        + _constants(("benchmark",), [((b.name,), row) for b in every for row in b.rows])
+        + "\n## Fine-tuning\n"
+        + _constants(("benchmark", "side of the images"), recipes)
+    )
+
+
+def _constants(
+    heads: tuple[str, ...],
+    things: list[tuple[tuple[str, ...], Any]],
+    left_out: Collection[str] = (),
+) -> str:
+    """Returns a table with a column for each field of (name, dataclass), and what each field is."""
+    meanings = attributes(type(things[0][1]))
+    fields = [name for name in things[0][1].__dataclass_fields__ if name not in left_out]
+    rows = [
+        (*lead, *(_constant(getattr(thing, name)) for name in fields)) for lead, thing in things
+    ]
+    said = "".join(f"- `{name}`: {meanings[name]}\n" for name in fields)
+    return f"{table((*heads, *fields), rows)}\n{said}"
+
+
+def _constant(value: Any) -> str:
+    """Returns a value as a cell of a table; line breaks are shown as escapes."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    text = repr(value)[1:-1] if isinstance(value, str) else str(value)
+    return f"`{text}`" if value else ""
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -335,6 +366,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "config": config_page,
     "metrics": metrics_page,
     "readers": readers_page,
+    "benchmarks": benchmarks_page,
     "artifacts": artifacts_page,
     "results": results_page,
     "paper": paper_page,

@@ -1,4 +1,4 @@
-"""`parcel predict`: finds the checkpoint that a person names, and answers."""
+"""`parcel model predict`: finds the checkpoint that a person names, and answers."""
 
 import time
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def find_checkpoint(name: str, store: str) -> str:
     if missing:
         raise ConfigError(
             f"checkpoint must be a finished one, got {name} without {', '.join(missing)}; "
-            f"`parcel convert` makes one of published weights."
+            f"`parcel model convert` makes one of published weights."
         )
     checkpoint_config(folder, name, store)
     return place

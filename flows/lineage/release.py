@@ -74,7 +74,7 @@ def release_checkpoint(
                 for file, content in export_lineage(origin.store, roots, "croissant"):
                     (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
                     described += 1
-    except RequestError as error:  # Its text names DST, as in `parcel convert SRC DST`.
+    except RequestError as error:  # Its text names DST, as in `parcel model convert SRC DST`.
         raise ConfigError(str(error).replace("DST", "--out", 1)) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None

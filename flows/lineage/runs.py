@@ -413,7 +413,7 @@ def find_dataset(name: str, store: str) -> str:
     if not (open_stored_folder(place).local_folder(DESCRIPTION) / DESCRIPTION).is_file():
         raise ConfigError(
             f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there"
-            f"{_no_store(store)}; `parcel prepare` makes it."
+            f"{_no_store(store)}; `parcel run --until prepare` makes it."
         )
     return place
 

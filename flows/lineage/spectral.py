@@ -1,4 +1,4 @@
-"""`parcel spectral`: finds checkpoints and images that a person names, and writes their spectra."""
+"""`parcel model spectral`: finds the checkpoints and images that are named, and writes spectra."""
 
 from collections.abc import Sequence
 from pathlib import Path

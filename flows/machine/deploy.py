@@ -127,7 +127,7 @@ def _register_deployments(
             yield f"alert {name}: {how}"
         yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{row}"
     yield f"start a worker: prefect worker start --pool {pool.name}"
-    yield f"and beside the server: parcel watch --store {store}"
+    yield f"and beside the server: parcel serve --watch --store {store}"
 
 
 def _pool_store(store: str) -> str:

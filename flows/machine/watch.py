@@ -1,4 +1,4 @@
-"""`parcel watch`: a process beside a Prefect server that reports to it which runs have died."""
+"""`parcel serve --watch`: a process that reports to a Prefect server which runs have died."""
 
 import time
 from collections.abc import Callable, Iterator

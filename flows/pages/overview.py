@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import datetime
+import re
 import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -23,8 +24,8 @@ from infra.store.store import Store, canonical_uri
 DEFAULT_STORE = ".parcel"
 """Store of a command without --store."""
 
-_PHASES = ("prepare", "train", "transfer", "evaluate")
-"""Commands that run a study up to a phase of that name."""
+_UNTIL = re.compile(r"\S+ (?:run (?:.* )?--until[ =])?(prepare|train|transfer|evaluate)(?: |$)")
+"""Matches a command that ends at a phase: `parcel run … --until train`, or `parcel train …`."""
 _MAX_DIFFERENCES = 3
 """Most changes since the run before that are named; the others are counted."""
 _MAX_VALUE = 40
@@ -445,8 +446,9 @@ def continuing_command(record: Mapping[str, Any], store: str) -> str:
     if outcome(record) in ("complete", "running"):
         return ""
     form = continuing_form(record)
-    phase = "run" if form["until"] == "report" else form["until"]
-    parts = ["parcel", phase, record["name"], *(["--failed"] if form["failed"] else [])]
+    parts = ["parcel", "run", record["name"], *(["--failed"] if form["failed"] else [])]
+    if form["until"] != "report":
+        parts += ["--until", form["until"]]
     if store != canonical_uri(DEFAULT_STORE):
         parts += ["--store", store]
     return shlex.join(parts)
@@ -459,8 +461,7 @@ def continuing_form(record: Mapping[str, Any]) -> dict[str, Any]:
       record: the run's record.
     """
     # A command of a phase is repeated up to it; what a form or a sweep began goes on as a run.
-    words = record.get("given", "").split()[:2]
-    phase = words[1] if len(words) == 2 and words[1] in _PHASES else "report"
+    until = _UNTIL.match(record.get("given", ""))
     failed = outcome(record) in ("failed", "with holes")
     is_retry = failed and bool(record["failed"] or record.get("given_up"))
-    return {"study": record["name"], "until": phase, "failed": is_retry}
+    return {"study": record["name"], "until": until[1] if until else "report", "failed": is_retry}

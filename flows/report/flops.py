@@ -58,7 +58,7 @@ def _flops_rows(
     if missing:
         raise ConfigError(
             f"--budget must be soft tokens per image that some connector serves, got {missing}; "
-            "`parcel flops --json` lists all."
+            "`parcel model flops --json` lists all."
         )
     return rows
 

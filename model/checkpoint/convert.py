@@ -1,4 +1,4 @@
-"""A conversion from start to end; `parcel convert` checks its result afterwards."""
+"""A conversion from start to end; `parcel model convert` checks its result afterwards."""
 
 import dataclasses
 import math
@@ -96,7 +96,7 @@ def convert_checkpoint(request: Request) -> Iterator[str]:
         digest = import_checkpoint(source, target, request.tokenizer)
         yield f"{target}: {_count(source.model):,} parameters, digest {digest[:12]}"
         if request.tokenizer is None and source.tokenizer is None:
-            yield f"no {TOKENIZER}: `parcel predict` needs one; copy it into the folder"
+            yield f"no {TOKENIZER}: `parcel model predict` needs one; copy it into the folder"
 
 
 def _open_requested_source(request: Request) -> SourceCheckpoint:

@@ -26,7 +26,7 @@ class Connector(typing.Protocol):
     and it may have
 
       feature_attention: path to the `vision.layers.Attention` with which its queries read the
-        features, such as "attn" or "mqt.attn": `parcel spectral` shows where they look.
+        features, such as "attn" or "mqt.attn": `parcel model spectral` shows where they look.
       flops: a static method (cfg, budget) -> FLOPs for one image; without it XLA counts.
     """
 

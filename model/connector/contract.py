@@ -1,4 +1,4 @@
-"""Checks that a connector keeps its promises, by running it: `parcel check-connector`.
+"""Checks that a connector keeps its promises, by running it: `parcel model check`.
 
     programs    one program per declared shape; the budget is an argument of it
     budgets     every budget gives its number of tokens

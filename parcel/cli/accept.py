@@ -41,7 +41,7 @@ def accept(
     opened = open_existing_store(store)
     config = load_study(arguments, store)
     from flows.graph.explain import explain_study
-    from flows.study.accept import accept_stale
+    from parcel.cli.accept_stale import accept_stale
 
     # The same verdicts that `parcel run --explain` prints: what is stale there can be kept here.
     for line in accept_stale(opened, explain_study(config, opened), step, units=replay):

@@ -223,7 +223,7 @@ def mend(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Makes a dataset again after rejected inputs were repaired; unchanged shards are reused."""
-    from flows.study.data_mend import mend_dataset as make_again
+    from parcel.cli.data_mend import mend_dataset as make_again
 
     for line in make_again(dataset, data_root=data_root, store=store):
         typer.echo(line)

@@ -136,7 +136,7 @@ def lineage_replay(
 
     from flows.lineage.replay import replay_artifacts
     from flows.lineage.target import find_lineage_target
-    from flows.study.run_steps import steps_of_run
+    from parcel.cli.run_steps import steps_of_run
 
     opened = open_existing_store(store)
     mention_larger_run(opened, name)

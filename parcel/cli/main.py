@@ -3,33 +3,28 @@
 import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
+from typer.core import TyperGroup
 
 from infra.errors import DISK_FULL, MAKE_ROOM
 from infra.store.variables import check_xla_flags, leave_out_variables
 from parcel.cli.accept import accept_app
-from parcel.cli.check_connector import check_connector_app
-from parcel.cli.convert import convert_app
 from parcel.cli.data import data_app
 from parcel.cli.deploy import deploy_app
 from parcel.cli.doctor import doctor_app
-from parcel.cli.flops import flops_app
 from parcel.cli.gc import gc_app
 from parcel.cli.lineage import lineage_app
+from parcel.cli.model import model_app
 from parcel.cli.plan import plan_app
-from parcel.cli.predict import predict_app
 from parcel.cli.release import release_app
 from parcel.cli.results import results_app
-from parcel.cli.run import run_app
+from parcel.cli.run import Phase, run_app
 from parcel.cli.schedule import schedule_app
-from parcel.cli.score import score_app
 from parcel.cli.serve import serve_app
-from parcel.cli.spectral import spectral_app
 from parcel.cli.status import status_app
 from parcel.cli.sweep import sweep_app
-from parcel.cli.watch import watch_app
 from parcel.environment import print_any_character
 
 _READ_ONLY = "; this command writes there: make it writable, or name another --store"
@@ -41,7 +36,24 @@ _CURES = {
 }
 """Error of the system -> what to do about it."""
 
+_SHORT = {
+    **{phase: ["run", "--until", phase] for phase in get_args(Phase)},
+    **{name: ["model", name] for name in ("convert", "flops", "spectral", "score", "predict")},
+    "check-connector": ["model", "check"],
+    "watch": ["serve", "--watch"],
+}
+"""First word of a command -> what it is short for: `parcel train` is `parcel run --until train`."""
+
+
+class _Commands(TyperGroup):
+    """The commands of `parcel`, and the words that are short for some of them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, [*_SHORT.get(args[0], args[:1]), *args[1:]])
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
@@ -53,22 +65,16 @@ for commands in (
     results_app,
     serve_app,
     deploy_app,
-    watch_app,
     status_app,
     doctor_app,
     accept_app,
     gc_app,
-    convert_app,
     release_app,
-    predict_app,
-    score_app,
-    flops_app,
-    spectral_app,
-    check_connector_app,
 ):
     app.add_typer(commands)
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
+app.add_typer(model_app, name="model")
 app.add_typer(schedule_app, name="schedule")
 
 

@@ -37,7 +37,7 @@ def release(
         typer.Option(
             metavar="FILE.PY:CLASS",
             help="Torch class of a connector of your own, for the release to hold; it is first "
-            "compared as by `parcel check-connector --torch`.",
+            "compared as by `parcel model check --torch`.",
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from infra.errors import ConfigError
 from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
 
 serve_app = typer.Typer()
@@ -43,6 +44,14 @@ def serve(
             "folder and the store; may be given again.",
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Start no server: tell the one at PREFECT_API_URL, within a minute, which runs of "
+            "the store died. Run one for each store beside such a server.",
+        ),
+    ] = False,
 ) -> None:
     """Starts the Prefect server and UI on loopback, with the study deployment registered.
 
@@ -51,6 +60,17 @@ def serve(
     """
     # Before heavy imports: Ctrl-C during one of them must end this process, too.
     heed_signals()
+    if watch:
+        if port is not None or host != "127.0.0.1" or any_store or any_runner or root:
+            raise ConfigError("--watch must be without a server's options; it takes --store alone.")
+        opened = open_store(store)  # Made if need be: it is watched from before its first run on.
+        from infra.prefect.settings import import_prefect
+
+        import_prefect()
+        from flows.machine.watch import watch_runs
+
+        watch_runs(opened, typer.echo)
+        return
     from flows.machine.serve import parse_auth
     from flows.machine.serve import serve_studies as serve_forever
 

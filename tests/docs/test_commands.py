@@ -77,7 +77,7 @@ def test_every_command_of_the_pages_exists():
         "parcel frobnicate",
         "parcel lineage frobnicate",
         "parcel run --frobnicate",
-        "parcel score cider",  # Of what?
+        "parcel model score cider",  # Of what?
         "make frobnicate",
         "python -m perf.frobnicate",
         "python frobnicate.py",

@@ -78,6 +78,15 @@ def test_the_reference_has_every_metric_reader_and_kind():
     readers = reference.readers_page()
     assert "| `tfrecord` |" in readers
     assert "| `refcoco` |" in readers
+    benchmarks = reference.benchmarks_page()
+    assert (
+        "| chartqa | `chartqa` | `{text}` | `48` | `always` | `relaxed_accuracy` | " in benchmarks
+    )
+    assert (
+        "| chartqa | ChartQA (human) | `test_human` | `main` | `1250` | 224, 448 |  |" in benchmarks
+    )
+    assert "| chartqa | 448 | `256` | `" in benchmarks
+    assert r"| mmmu |  | `{text}\n{choices}` | `768` | " in benchmarks
     artifacts = reference.artifacts_page()
     assert all(kind.files for kind in reference.KINDS.values())
     assert all(f"\n## {kind}\n" in artifacts for kind in reference.KINDS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.reference import pages as reference
 from tests.docs.pages import ROOT
 from tests.e2e.conftest import browse
 
@@ -39,10 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_section_has_its_pages(site: Path):
     pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
     assert {"index.html", "gallery.html", "measured.html"} <= pages
-    assert {
-        f"reference/{n}.html"
-        for n in ("cli", "config", "metrics", "readers", "artifacts", "results")
-    } <= (pages)
+    assert {f"reference/{name}.html" for name in reference.PAGES} <= pages
     assert not [*site.rglob("*.py")]
     assert "parcel lineage replay" in (site / "reference/cli.html").read_text()
 

@@ -165,7 +165,9 @@ def check_end(store: Path, log: Path, phase: str, end: str) -> None:
         assert not run.left_after(10)
     if end != "KILL":
         *_, last = log.read_text().splitlines()
-        assert re.fullmatch(rf"ended by SIG{end.split()[0]}; continue: parcel train \S.*", last)
+        assert re.fullmatch(
+            rf"ended by SIG{end.split()[0]}; continue: parcel (run \S+ --until )?train.*", last
+        )
         assert "again " not in log.read_text()
         assert "failed" not in log.read_text()
 

@@ -106,7 +106,9 @@ def test_its_torch_module_is_compared_and_released(folder: Path):
     (block,) = re.findall(r"```python\n(.*?)```", (out / "README.md").read_text(), re.DOTALL)
     (budget,) = re.findall(r"budget=(\d+)", block)
     (out / "example.py").write_text(block)
-    predict = f"parcel predict {trained.key} picture.png --prompt 'caption en' --budget {budget}"
+    predict = (
+        f"parcel model predict {trained.key} picture.png --prompt 'caption en' --budget {budget}"
+    )
     assert run_torch(out, "example.py") == done(folder, predict)
 
 

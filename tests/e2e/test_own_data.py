@@ -181,7 +181,7 @@ def test_score_and_check_know_them(folder: Path, tmp_path: Path):
     lines = tmp_path / "predictions.jsonl"
     lines.write_text('{"id": 1, "prediction": "blue", "answers": ["red"]}\n')
     metric = f"{tmp_path}/copy/my_scores.py:distance"
-    done = parcel(tmp_path / "store", "score", metric, str(lines))
+    done = parcel(tmp_path / "store", "model", "score", metric, str(lines))
     assert "my_scores:distance\t50.0000\tnum 1" in done.stdout, done.stderr
     reader = f"{tmp_path}/copy/my_reader.py:read"
     words = ("--source", reader, "--path", "mine", "--split", "val")

@@ -199,6 +199,6 @@ def test_the_cards_example_answers_as_predict_does(
     answer = run_torch(copy, "example.py")
     key = _checkpoint(Store(finished.store), seed)
     words = str(copy / "image.png"), "--prompt", "caption en", "--budget", budget
-    said = parcel(finished.store, "predict", key, *words)
+    said = parcel(finished.store, "model", "predict", key, *words)
     assert said.returncode == 0, said.stderr
     assert answer == said.stdout

@@ -125,7 +125,7 @@ def test_published_weights_are_converted_and_begin_at_the_intermediary(
 ):
     stage1 = checkpoint(staged, "stage1 vanilla")
     weights = tmp_path / "weights"
-    done = parcel(staged.store, "convert", str(stage1.path), str(weights))
+    done = parcel(staged.store, "model", "convert", str(stage1.path), str(weights))
     assert done.returncode == 0, done.stderr
     words = [f"start={weights}", f"tokenizer.path={stage1.path}/tokenizer.model"]
     done = parcel(staged.store, "run", LAB, *words)

@@ -168,7 +168,7 @@ def test_a_published_benchmark_is_found_and_planned(finished: Finished, tmp_path
     said = walk(page, tmp_path, refused=[leak], explained=True)
     assert said[leak].strip() in page.read_text()
     assert "results charts" in said["parcel run charts.yaml --explain"]
-    assert "relaxed_accuracy\t100" in said["parcel score relaxed_accuracy predictions.jsonl"]
+    assert "relaxed_accuracy\t100" in said["parcel model score relaxed_accuracy predictions.jsonl"]
 
 
 def test_a_first_day_is_fetched_checked_and_explained(tmp_path: Path):

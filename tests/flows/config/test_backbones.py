@@ -15,10 +15,10 @@ from flows.graph.graph import graph_of, results_plan
 from flows.graph.inputs import check_study
 from flows.graph.nodes import StudyGraph
 from flows.plan.parts import programs_of
-from flows.study.flops import flops_models
 from flows.sweep.sweep import Sweep, _compared_rows
 from infra.errors import ConfigError
 from infra.store.digest import identity_json, value_sha256
+from parcel.cli.flops_models import flops_models
 
 SMALL = "{width: 64, depth: 1, mlp_dim: 128, num_heads: 2}"
 LLAMA = "{width: 96, depth: 2, mlp_dim: 256, num_heads: 2, num_kv_heads: 1, head_dim: 48}"

@@ -17,12 +17,12 @@ from flows.graph.graph import results_plan
 from flows.graph.nodes import StudyGraph
 from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
-from flows.study.flops import flops_models
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, identity_json
 from model.checkpoint.config_json import config_to_json
 from model.config import ModelConfig
 from model.files import CONFIG, DIGEST
+from parcel.cli.flops_models import flops_models
 from pipelines.sources.registry import BENCHMARKS
 from tests.flows.graphs import checked_graph
 

@@ -18,12 +18,12 @@ from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.lookup import device_seconds, look_up
 from flows.steps.registry import full_config, typed_config
-from flows.study.accept import accept_stale
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import identity_json
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store, manifest_name
+from parcel.cli.accept_stale import accept_stale
 
 
 def study(*overrides: str) -> StudyGraph:

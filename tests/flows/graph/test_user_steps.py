@@ -19,11 +19,11 @@ from flows.graph.nodes import StudyGraph
 from flows.lineage.runs import end_run_record
 from flows.machine.deploy import DeploymentTarget, check_code
 from flows.pages.masks import Masks
-from flows.study.accept import accept_stale
 from flows.sweep.form_values import form_problem, study_of_form
 from infra.errors import ConfigError
 from infra.store import gc
 from infra.store.store import Store
+from parcel.cli.accept_stale import accept_stale
 from tests.flows.graph.test_explain import fill, told
 
 pytestmark = pytest.mark.usefixtures("forget")

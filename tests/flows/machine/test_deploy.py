@@ -50,7 +50,7 @@ def test_registered_again_it_tells_what_changed():
     assert first[2].startswith(f"UI: {server}/v2/deployments/deployment/")
     assert first[3] == "deployment sweep/again: new"
     assert first[5] == "start a worker: prefect worker start --pool again-pool"
-    assert first[6] == "and beside the server: parcel watch --store /lab/studies"
+    assert first[6] == "and beside the server: parcel serve --watch --store /lab/studies"
     assert again[0] == "work pool again-pool: there, process"
     assert again[1:] == [line.replace(": new", ": unchanged") for line in first[1:]]
     changed = deployed("again", environment={"JAX_PLATFORMS": "cpu"}, any_store=True)

@@ -228,7 +228,10 @@ def test_the_button_starts_the_run_and_shows_it(store: Store):
     [
         ({}, ""),
         ({"failed": ["a: b"]}, "parcel run owls --failed --store gs://lab"),
-        ({"failed": ["a: b"], "given": "parcel train x.yaml"}, "parcel train owls --failed --store gs://lab"),
+        ({"failed": ["a: b"], "given": "parcel train x.yaml"},
+         "parcel run owls --failed --until train --store gs://lab"),
+        ({"holes": ["a"], "given": "parcel run x.yaml --until=evaluate"},
+         "parcel run owls --until evaluate --store gs://lab"),
         ({"holes": ["a"], "given": "parcel sweep x.yaml"}, "parcel run owls --store gs://lab"),
         ({"holes": ["a"], "given_up": ["a"]}, "parcel run owls --failed --store gs://lab"),
         ({"state": "crashed", "given": '{"study": "owls"}'}, "parcel run owls --store gs://lab"),

@@ -100,7 +100,7 @@ def commands(program: str) -> Iterator[list[str]]:
 
 def test_parcel_knows_its_commands_and_options():
     calls = [*commands("parcel")]
-    assert {words[1] for words in calls} >= {"deploy", "watch", "results"}
+    assert {words[1] for words in calls} >= {"deploy", "serve", "results"}
     assert {said for words in calls if (said := problem(shlex.join(words)))} == set()
 
 

@@ -1,4 +1,4 @@
-"""`parcel check-connector`, and `parcel flops` with a connector of one's own."""
+"""`parcel model check`, and `parcel model flops` with a connector of one's own."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 def test_a_line_for_each_promise(parcel, folder: Path):
     code, out, err = parcel(
-        "check-connector", "own_ripples_here.py:Ripple", "--config", "small.yaml"
+        "model", "check", "own_ripples_here.py:Ripple", "--config", "small.yaml"
     )
     assert (code, err) == (0, "")
     lines = [line.split(maxsplit=2) for line in out.splitlines()]
@@ -49,7 +49,7 @@ def test_a_line_for_each_promise(parcel, folder: Path):
 
 @pytest.mark.slow
 def test_a_broken_promise_is_exit_code_1(parcel, folder: Path):
-    code, out, _ = parcel("check-connector", "own_ripples_here.py:Beyond", "--config", "small.yaml")
+    code, out, _ = parcel("model", "check", "own_ripples_here.py:Beyond", "--config", "small.yaml")
     assert code == 1
     (masking,) = [line for line in out.splitlines() if line.startswith("masking")]
     assert masking.split()[1] == "BROKEN"
@@ -57,13 +57,13 @@ def test_a_broken_promise_is_exit_code_1(parcel, folder: Path):
 
 
 def test_ours_are_checked_the_same_way(parcel, folder: Path):
-    code, out, _ = parcel("check-connector", "m3", "--config", "small.yaml")
+    code, out, _ = parcel("model", "check", "m3", "--config", "small.yaml")
     assert code == 0
     assert "masking    ok     no slot is ever masked" in out
 
 
 def test_a_pair_is_named_by_family_or_published_size(parcel, folder: Path):
-    code, out, err = parcel("check-connector", "m3", "--vision", "clip-l-336", "--text", "llama")
+    code, out, err = parcel("model", "check", "m3", "--vision", "clip-l-336", "--text", "llama")
     assert (code, err) == (0, "")
     assert "budgets    ok     1, 9, 36, 144, 576\n" in out  # Of 24 x 24 patches.
 
@@ -72,19 +72,22 @@ def test_a_pair_is_named_by_family_or_published_size(parcel, folder: Path):
     ("words", "told"),
     [
         (
-            ["check-connector", "m3", "--vision", "clip-l"],
+            ["model", "check", "m3", "--vision", "clip-l"],
             "--vision must be a family, siglip, siglip2, clip, or a published size",
         ),
-        (["check-connector", "m3", "--text", "gema3"], "got 'gema3'; did you mean gemma3?"),
+        (["model", "check", "m3", "--text", "gema3"], "got 'gema3'; did you mean gemma3?"),
         (
-            ["check-connector", "parcel_fixed2", "--vision", "clip-b-224"],
+            ["model", "check", "parcel_fixed2", "--vision", "clip-b-224"],
             "must be a multiple of 8, 16 at least, for 'parcel_fixed2', got 14",
         ),
-        (["check-connector", "parcl"], "NAME must be one of vanilla, m3, "),
-        (["check-connector", "m3", "--torch", "no.py:X"], "--torch: there is no file no.py; name "),
-        (["check-connector", "own_nothing.py:X"], "NAME: there is no file"),
-        (["check-connector", "own_ripples_here.py:Nobody"], "own_ripples_here has no 'Nobody'"),
-        (["flops", "--connector", "own_ripples_here:Nobody"], "--connector: own_ripples_here "),
+        (["model", "check", "parcl"], "NAME must be one of vanilla, m3, "),
+        (["model", "check", "m3", "--torch", "no.py:X"], "--torch: there is no file no.py; name "),
+        (["model", "check", "own_nothing.py:X"], "NAME: there is no file"),
+        (["model", "check", "own_ripples_here.py:Nobody"], "own_ripples_here has no 'Nobody'"),
+        (
+            ["model", "flops", "--connector", "own_ripples_here:Nobody"],
+            "--connector: own_ripples_here ",
+        ),
     ],
 )
 def test_wrong_requests_are_told_in_a_line(parcel, folder: Path, words: list[str], told: str):
@@ -96,7 +99,7 @@ def test_wrong_requests_are_told_in_a_line(parcel, folder: Path, words: list[str
 
 def test_the_efficiency_table_has_it(parcel, folder: Path):
     code, out, _ = parcel(
-        "flops", "--connector", "own_ripples_here.py:Ripple", "--budget", "64", "--json"
+        "model", "flops", "--connector", "own_ripples_here.py:Ripple", "--budget", "64", "--json"
     )
     rows = {row["connector"]: row for row in json.loads(out) if row["modality"] == "image"}
     assert code == 0
@@ -107,7 +110,7 @@ def test_the_efficiency_table_has_it(parcel, folder: Path):
 def test_the_table_of_a_study_has_its_methods(parcel, folder: Path):
     text = (folder / "small.yaml").read_text().replace("[parcel]", "['own_ripples_here.py:Ripple']")
     (folder / "small.yaml").write_text(text)
-    code, out, _ = parcel("flops", "small.yaml", "--budget", "4", "--parts")
+    code, out, _ = parcel("model", "flops", "small.yaml", "--budget", "4", "--parts")
     assert code == 0
     assert out.splitlines()[-1].split()[0] == "own_ripples_here:Ripple"
 
@@ -139,7 +142,7 @@ def test_a_broken_class_is_named_at_the_users_own_line(parcel, folder: Path, tex
     file = folder / "own_ripples_here.py"
     before = file.read_text()
     file.write_text(before + text)
-    code, out, err = parcel("check-connector", "own_ripples_here.py:Odd", "--config", "small.yaml")
+    code, out, err = parcel("model", "check", "own_ripples_here.py:Odd", "--config", "small.yaml")
     assert code != 0
     # The last line of the class is the one at fault; of a class without budgets it is its first.
     last = before.count("\n") + text.count("\n") - ("none" in text)
@@ -147,6 +150,6 @@ def test_a_broken_class_is_named_at_the_users_own_line(parcel, folder: Path, tex
 
 
 def test_a_misspelt_class_is_told_with_the_one_that_is_meant(parcel, folder: Path):
-    code, _, err = parcel("check-connector", "own_ripples_here.py:Rippel", "--config", "small.yaml")
+    code, _, err = parcel("model", "check", "own_ripples_here.py:Rippel", "--config", "small.yaml")
     assert code == 2
     assert "own_ripples_here.py must define it; did you mean Ripple?" in err

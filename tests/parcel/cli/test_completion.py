@@ -32,7 +32,7 @@ def offered(words: str, store: str, folder: Path) -> str:
     [
         ("parcel results t", ['"toy"'], ["mine.yaml"]),
         ("parcel run ", ['"toy"', '"mine.yaml"', '"more/"'], ["notes.txt"]),
-        ("parcel run more/", ['"more/other.yaml"'], ["toy"]),
+        ("parcel train more/", ['"more/other.yaml"'], ["toy"]),
         ("parcel lineage trace toy --cell colors/p", ["colors/parcel/16"], ["mqt", "shapes"]),
         ("parcel lineage diff toy/shapes/m", ["toy/shapes/mqt/64"], ["parcel/", "colors"]),
         ("parcel lineage trace nope --cell ", [], ["colors"]),

@@ -1,4 +1,4 @@
-"""`parcel convert` from the terminal: what it prints, writes and returns."""
+"""`parcel model convert` from the terminal: what it prints, writes and returns."""
 
 import functools
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("fast_compiler")
 
 @pytest.fixture
 def convert(parcel):
-    return functools.partial(parcel, "convert")
+    return functools.partial(parcel, "model", "convert")
 
 
 @pytest.mark.parity

@@ -377,7 +377,7 @@ def test_fetched_weights_and_their_tokenizer_are_converted_until_they_are_damage
     hub.repositories["lab/tiny"] = Repository(files, gated=True)
     assert fetch("tiny", "--accept-licence").code == 0
     folder = tmp_path / "data/tiny"
-    done = parcel("convert", folder, tmp_path / "ours")
+    done = parcel("model", "convert", folder, tmp_path / "ours")
     assert done.code == 0, done.err
     assert_same(load_params(tmp_path / "ours"), random_params(model))
     assert (tmp_path / "ours/tokenizer.model").read_bytes() == files["tokenizer.model"]
@@ -385,7 +385,7 @@ def test_fetched_weights_and_their_tokenizer_are_converted_until_they_are_damage
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
-    done = parcel("convert", folder, tmp_path / "again")
+    done = parcel("model", "convert", folder, tmp_path / "again")
     assert done.code == 2
     assert "model.safetensors is not what was fetched: it has sha256" in done.err
     assert not (tmp_path / "again").exists()

@@ -1,4 +1,4 @@
-"""`parcel flops`: the table, its JSON, and refusals."""
+"""`parcel model flops`: the table, its JSON, and refusals."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ SMALL = CONFIGS / "small.yaml"
 
 @pytest.fixture
 def flops(parcel):
-    return functools.partial(parcel, "flops")
+    return functools.partial(parcel, "model", "flops")
 
 
 def test_the_table_begins_with_vanilla_and_holds_the_papers_figures(flops):

@@ -8,30 +8,27 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
+
+from docs.reference.pages import leaves
+from flows.graph.graph import PHASES
+from parcel.cli.main import app
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
 CONFIGS = Path(__file__).parents[3] / "configs"
-COMMANDS = [
-    ["run"], ["prepare"], ["train"], ["transfer"], ["evaluate"], ["report"], ["serve"],
-    ["results"], ["lineage", "show"], ["lineage", "trace"], ["lineage", "verify"],
-    ["lineage", "rebuild"], ["lineage", "diff"], ["lineage", "replay"], ["lineage", "export"],
-    ["convert"], ["data", "check"], ["data", "show"], ["flops"],
-    ["predict"], ["score"], ["spectral"], ["gc"], ["deploy"], ["watch"],
-    ["schedule", "list"], ["schedule", "stop"], ["schedule", "change"],
-]  # fmt: skip
 
 
 def call(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PARCEL, *words], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_has_help_with_an_example(words: list[str]):
-    done = call(*words, "--help")
-    assert done.returncode == 0
-    text = " ".join(done.stdout.split())
-    assert f"Example: parcel {' '.join(words)}" in text
+@pytest.mark.parametrize("words", [words for words, _ in leaves(typer.main.get_command(app))])
+def test_every_command_has_help_with_an_example(words: str):
+    done = CliRunner().invoke(app, [*words.split(), "--help"])
+    assert done.exit_code == 0
+    text = " ".join(done.output.split())
+    assert f"Example: parcel {words}" in text
     # What a help text has in brackets is markup to whoever prints it, and lost.
     assert not re.search(r"\s\.(\s|$)", text)
 
@@ -68,6 +65,11 @@ def test_it_is_called_as_a_module_too(tmp_path: Path):
         (["run", "study"], "There is a file study.yaml: name it with its suffix."),
         (["data", "fetch", "--hlep"], "No such option: --hlep"),
         (["run", "--seeds", "5"], "--seeds; a study's keys have no dashes: num_seeds=VALUE"),
+        (
+            ["prepare", "--profile", "3:4"],
+            "--profile must be without --until prepare, which trains",
+        ),
+        (["serve", "--watch", "--port", "0"], "--watch must be without a server's options;"),
         (["train", "--profile", "3"], 'profile must be two steps from 1 on, such as "10:13", got'),
         (["run", "stuyd.yaml"], "No such file or directory; did you mean study.yaml?"),
         (["plan", "study.yml"], "No such file or directory; did you mean study.yaml?"),
@@ -93,14 +95,15 @@ def test_a_misspelt_word_is_told_with_the_one_that_is_meant(
     assert done.stderr.count("\n") == 1
 
 
-def test_only_what_trains_has_a_profile():
-    from parcel.cli.run import run_app
-
-    options = {
-        command.name: {"profile" in command.callback.__annotations__}  # type: ignore[union-attr]
-        for command in run_app.registered_commands
-    }
-    assert [name for name, has in options.items() if has == {True}] == ["run", "train", "transfer"]
+@pytest.mark.parametrize(
+    ("word", "usage"),
+    [(phase, "run") for phase in PHASES]
+    + [(name, f"model {name}") for name in ("convert", "flops", "spectral", "score", "predict")]
+    + [("check-connector", "model check"), ("watch", "serve")],
+)
+def test_a_short_word_has_the_options_of_what_it_stands_for(word: str, usage: str):
+    done, full = (CliRunner().invoke(app, [*words, "--help"]) for words in ([word], usage.split()))
+    assert (done.exit_code, done.output) == (0, full.output)
 
 
 def test_flags_that_would_end_each_worker_are_refused_before_work_begins(tmp_path: Path):
@@ -120,7 +123,7 @@ def test_flags_that_would_end_each_worker_are_refused_before_work_begins(tmp_pat
 @pytest.mark.parametrize(
     "words",
     [
-        ["status"], ["gc"], ["accept", "x"], ["watch"], ["results", "small"],
+        ["status"], ["gc"], ["accept", "x"], ["results", "small"],
         ["lineage", "show", "dataset-1"], ["lineage", "trace", "small/chartqa/parcel/64"],
         ["lineage", "verify", "small"], ["lineage", "replay", "small/chartqa/parcel/64"],
         ["lineage", "diff", "small/a", "small/b"], ["lineage", "export", "small"],

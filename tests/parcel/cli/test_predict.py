@@ -1,4 +1,4 @@
-"""`parcel predict` from files to an answer, on a tiny checkpoint that has learned three colours."""
+"""`parcel model predict` from files to an answer, on a tiny checkpoint that knows three colours."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def predict(checkpoint: Path, parcel):
     def call(*words: object, prompt: str = "which color?") -> tuple[int, str, str]:
-        return parcel("predict", checkpoint, *words, "--prompt", prompt)
+        return parcel("model", "predict", checkpoint, *words, "--prompt", prompt)
 
     return call
 
@@ -113,9 +113,9 @@ def test_checkpoint_may_be_an_artifact(
         shutil.copytree(checkpoint, attempt.path, dirs_exist_ok=True)
         key = attempt.commit({}).key
     words = files / "green.png", "--prompt", "which color?", "--budget", 30
-    done = parcel("predict", key, *words, "--store", tmp_path / "store")
+    done = parcel("model", "predict", key, *words, "--store", tmp_path / "store")
     assert done == (0, "green\n", "")
-    code, _, err = parcel("predict", "nothing", *words, "--store", tmp_path / "store")
+    code, _, err = parcel("model", "predict", "nothing", *words, "--store", tmp_path / "store")
     assert (code, err.count("\n")) == (2, 1)
     assert "checkpoint must be a folder or an artifact of" in err
 
@@ -143,12 +143,13 @@ def test_a_checkpoint_is_named_by_its_cell_as_a_release_is(
     end_run_record(store, {"name": "toy"}, "1" * 12, results=results.key, artifacts=[], failed=[])
 
     words = files / "green.png", "--prompt", "which color?", "--budget", 30, "--store", store.uri
-    assert parcel("predict", "toy/colors/mqt/16/6", *words) == (0, "green\n", "")
-    for command in (("predict", *words), ("release", "--out", tmp_path / "x", *words[-2:])):
-        code, _, err = parcel(command[0], "toy/colors/mqt/16", *command[1:])
+    assert parcel("model", "predict", "toy/colors/mqt/16/6", *words) == (0, "green\n", "")
+    release = "--out", tmp_path / "x", *words[-2:]
+    for command, options in ((["model", "predict"], words), (["release"], release)):
+        code, _, err = parcel(*command, "toy/colors/mqt/16", *options)
         assert code == 2
         assert "one for each of 2 seeds; name one: toy/colors/mqt/16/5, toy/colors/mqt/16/6." in err
-        code, _, err = parcel(command[0], "toy/colors/mqt/16/1", *command[1:])
+        code, _, err = parcel(*command, "toy/colors/mqt/16/1", *options)
         assert code == 2
         assert "the cell colors/mqt/16 has the seeds 5, 6, got '1'" in err
     code, _, err = parcel("lineage", "trace", "toy/colours/mqt/16", "--store", store.uri)
@@ -204,10 +205,10 @@ def test_checkpoint_without_a_tokenizer(
     shutil.copytree(checkpoint, bare)
     pieces = (bare / "tokenizer.model").rename(tmp_path / "pieces.model")
     words = bare, files / "red.png", "--prompt", "which color?", "--budget", 16
-    code, _, err = parcel("predict", *words)
+    code, _, err = parcel("model", "predict", *words)
     assert (code, err.count("\n")) == (2, 1)
     assert "tokenizer" in err
-    assert parcel("predict", *words, "--tokenizer", pieces)[:2] == (0, "red\n")
+    assert parcel("model", "predict", *words, "--tokenizer", pieces)[:2] == (0, "red\n")
 
 
 @pytest.mark.parametrize("source", [None, "nlvr"])

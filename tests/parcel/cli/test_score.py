@@ -1,4 +1,4 @@
-"""`parcel score`: items, aggregate, parts; and what is wrong with a file."""
+"""`parcel model score`: items, aggregate, parts; and what is wrong with a file."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ LINES = [
 
 @pytest.fixture
 def score(parcel):
-    return functools.partial(parcel, "score")
+    return functools.partial(parcel, "model", "score")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`parcel spectral` from images to figures and numbers, on checkpoints of random parameters."""
+"""`parcel model spectral` from images to figures and numbers, on random parameters."""
 
 import csv
 import functools
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def spectral_of(folder: Path, parcel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
-    return functools.partial(parcel, "spectral")
+    return functools.partial(parcel, "model", "spectral")
 
 
 @pytest.mark.slow

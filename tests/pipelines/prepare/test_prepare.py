@@ -327,7 +327,7 @@ def test_records_that_show_the_background_are_counted(tmp_path, capsys):
         stored = {record.id: record.images[0] for record in dataset.records()}
         with Image.open(io.BytesIO(stored["images/ink.png"])) as image:
             assert [image.getpixel(place) for place in ((2, 8), (14, 8))] == [(0, 0, 0), colour]
-        # The same in `parcel predict`, which stores as JPEG.
+        # The same in `parcel model predict`, which stores as JPEG.
         (asked,) = prepare_image_files([str(folder / "ink.png")], 16, background=background)
         with Image.open(io.BytesIO(asked)) as image:
             found = image.convert("RGB").getpixel((14, 8))

@@ -109,7 +109,7 @@ def test_turned_and_mirrored_clips_are_as_players_show_them(tmp_path, matrix, pr
     ((_, pixels),) = decode_frames(path, info, [0.0], preferred)[1]
     assert pixels.shape == expected.shape
     assert corners(pixels) == corners(expected)
-    # The same in preparation and in `parcel predict`.
+    # The same in preparation and in `parcel model predict`.
     header, (square,) = sample_video(path, ONE, SPEC, preferred)
     assert tuple(header["size"]) == expected.shape[1::-1]
     (asked,) = prepare_image_files([path], 32, frames=1)

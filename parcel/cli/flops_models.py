@@ -1,4 +1,4 @@
-"""`parcel flops`: finds the model of a study or a checkpoint, and each connector that fits it."""
+"""The models of `parcel model flops`: those of a study or a checkpoint, with each connector."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -14,10 +14,10 @@ from flows.graph.datasets import raw_files_spec, raw_folders
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.labels import Labels
-from flows.study.data_mend import _find_or_make
 from infra.errors import ConfigError
 from infra.store.raw_fingerprint import RawFingerprint
 from infra.store.store import Artifact, Store
+from parcel.cli.data_mend import _find_or_make
 from parcel.cli.main import app
 from pipelines.prepare.config import PrepareConfig
 from tests.gcs.server import GCS
