@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flows.config.benchmark import TransferConfig, benchmark_of, rows_of, training_of
+from flows.config.settings import REFERENCE
 from flows.config.stage_list import stages_of
-from flows.config.study import REFERENCE, StudyConfig
+from flows.config.study import StudyConfig
 from flows.report.text_lists import abbreviate_list
 from model.train.config import TrainConfig
 
@@ -61,16 +62,16 @@ def choices_of_ours(config: StudyConfig) -> Iterator[tuple[str, str]]:
 
 def stage_recipes(config: StudyConfig) -> Iterator[tuple[str, str, TrainConfig]]:
     """Yields (config key, name, recipe) of every stage."""
-    for pair in config.pairs:
-        for stage in stages_of(pair):
-            yield f"{stage.key}{pair.on}", stage.name, stage.recipe
+    for study in config.backbone_studies:
+        for stage in stages_of(study):
+            yield f"{stage.key}{study.backbone_suffix}", stage.name, stage.recipe
 
 
 def transfer_recipes(config: StudyConfig) -> Iterator[tuple[str, str, TrainConfig]]:
     """Yields (config key, benchmark, recipe) of every fine-tuning."""
     for view in config.views:
         for name, train in view.fine_tunings.items():
-            yield f"{view.prefix}transfers.{name}{view.on}", name, train
+            yield f"{view.key_prefix}transfers.{name}{view.backbone_suffix}", name, train
 
 
 def _transfers(config: StudyConfig) -> Iterator[tuple[str, str, TransferConfig]]:
@@ -78,7 +79,7 @@ def _transfers(config: StudyConfig) -> Iterator[tuple[str, str, TransferConfig]]
     for view in config.views:
         for name, transfer in view.transfers.items():
             if transfer.transfer:
-                yield f"{view.prefix}transfers.{name}{view.on}", name, transfer
+                yield f"{view.key_prefix}transfers.{name}{view.backbone_suffix}", name, transfer
 
 
 def _has_connector(config: StudyConfig) -> bool:

@@ -87,8 +87,8 @@ def test_every_key_of_a_study_and_every_field_of_its_forms_stay_as_they_are():
 def resolved(config: StudyConfig) -> dict[str, Any]:
     """Returns what is kept of a study."""
     files = {
-        (pair.on, key): FilesSpec(files=((key, "0" * 64, 1),))
-        for pair in config.pairs
+        (pair.backbone_suffix, key): FilesSpec(files=((key, "0" * 64, 1),))
+        for pair in config.backbone_studies
         for key in pair.input_paths
     }
     graph = graph_of(config, "report", StudyInputs(files=files))
@@ -100,10 +100,10 @@ def resolved(config: StudyConfig) -> dict[str, Any]:
     kinds = Counter(step.kind for step in graph.steps)
     return {
         "record": _digest(dataclasses.asdict(config)),
-        "views": {view.at: _describe_view(view) for view in config.views},
+        "views": {view.view_suffix: _describe_view(view) for view in config.views},
         "stages": [
-            f"{stage.name}{stage.view.on} {stage.key}: {', '.join(stage.methods)}"
-            for pair in config.pairs
+            f"{stage.name}{stage.view.backbone_suffix} {stage.key}: {', '.join(stage.methods)}"
+            for pair in config.backbone_studies
             for stage in stages_of(pair)
         ],
         "steps": ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())),
