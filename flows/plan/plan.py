@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.compute import StepChips
-from flows.config.departures import describe_departures
+from flows.config.paper_deviations import describe_paper_deviations
 from flows.config.processes import describe_processes
 from flows.config.settings import REFERENCE, Method
 from flows.config.stage_list import stages_of
@@ -243,7 +243,7 @@ def plan_of(
         beside=data.lines,
         notes=(
             *([line] if (line := describe_processes(config)) else []),
-            *describe_departures(config),
+            *describe_paper_deviations(config),
             *describe_parts(config),
             *planner.all_notes(),
         ),

@@ -18,8 +18,8 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
-from flows.config.departures import describe_departures
 from flows.config.disk_use import describe_disk_use
+from flows.config.paper_deviations import describe_paper_deviations
 from flows.config.server_limits import check_served
 from flows.config.study import StudyConfig
 from flows.lineage.overview import continuing_command
@@ -373,7 +373,7 @@ def run_study_graph(
                 print(line, flush=True)
         for line in config.describe_budgets():
             log.warning(line)
-        for line in describe_departures(config):
+        for line in describe_paper_deviations(config):
             log.info(line)
         log.info(run_log.opening_line(graph, reused, explanation.is_reused))
         session = RunSession(

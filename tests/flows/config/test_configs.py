@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.config.benchmark import recipe_of
-from flows.config.departures import describe_departures
 from flows.config.input_files import data_folders
 from flows.config.load import load
+from flows.config.paper_deviations import describe_paper_deviations
 from flows.config.stage_list import stages_of
 from flows.config.study import StudyConfig
 from flows.plan.parts import (
@@ -206,13 +206,13 @@ def test_one_gpu_has_the_registrys_batches_and_trains_adapters():
     study = shipped("pali3b_1gpu")
     assert (len(study.methods), len(study.fine_tunings), len(study.seeds)) == (5, 10, 3)
     assert study.intermediary is not None
-    (note,) = describe_departures(study)
+    (note,) = describe_paper_deviations(study)
     assert note.startswith(
         "note: intermediary, transfers.chartqa, transfers.docvqa and 8 more train adapters of the "
         "decoder (lora), a departure from the paper"
     )
-    assert not [line for line in describe_departures(shipped("paper_448")) if "lora" in line]
-    assert [*describe_departures(shipped("small_scale"))] == [
+    assert not [line for line in describe_paper_deviations(shipped("paper_448")) if "lora" in line]
+    assert [*describe_paper_deviations(shipped("small_scale"))] == [
         "note: mqt_content, mqt_content_uniform attend to features by content, too (mqt_keys), a "
         "departure from the paper, whose MQT is the official one: by position alone."
     ]
@@ -327,7 +327,7 @@ def test_a_first_day_says_where_it_departs_and_fetches_nothing_by_hand():
         1,
     )
     trained = "intermediary, transfers.chartqa, transfers.textvqa train adapters"
-    assert any(trained in note for note in describe_departures(study))
+    assert any(trained in note for note in describe_paper_deviations(study))
     text = (CONFIGS / "first_day.yaml").read_text()
     fetched = re.search(r"data fetch (chartqa .*) --to", text)
     assert fetched is not None

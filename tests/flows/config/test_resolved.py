@@ -18,8 +18,8 @@ import pydantic
 import pytest
 
 from flows.config.choices_of_ours import choices_of_ours
-from flows.config.departures import describe_departures
 from flows.config.load import load
+from flows.config.paper_deviations import describe_paper_deviations
 from flows.config.stage_list import stages_of
 from flows.config.study import StudyConfig
 from flows.steps.kind import Step
@@ -112,7 +112,7 @@ def resolved(config: StudyConfig) -> dict[str, Any]:
         "keys": _digest([dict(step.keys) for step in graph.steps]),
         "identities": _digest([*identities.values()]),
         "cells": _digest({str(cell): step.name for cell, step in graph.cells.items()}),
-        "ours": _digest([[*choices_of_ours(config)], [*describe_departures(config)]]),
+        "ours": _digest([[*choices_of_ours(config)], [*describe_paper_deviations(config)]]),
         "warnings": [*config.describe_budgets()],
     }
 

@@ -11,14 +11,14 @@ from model.connector.registry import has_mqt
 _MAX_NAMES = 3
 """Most trainings named in a line; the others are counted."""
 
-_DEPARTURES = {
+_DEVIATIONS = {
     "lora": "train adapters of the decoder",
     "freeze_text": "leave the decoder as it is",
 }
 """Field of a training recipe -> what a training does where the field is set."""
 
 
-def describe_departures(config: StudyConfig, *, listed: bool = False) -> Iterator[str]:
+def describe_paper_deviations(config: StudyConfig, *, listed: bool = False) -> Iterator[str]:
     """Yields a line per option that the paper has not, and one that counts our choices.
 
     Args:
@@ -28,7 +28,7 @@ def describe_departures(config: StudyConfig, *, listed: bool = False) -> Iterato
     trainings = {
         key: train for key, _, train in (*stage_recipes(config), *transfer_recipes(config))
     }
-    for field, does in _DEPARTURES.items():
+    for field, does in _DEVIATIONS.items():
         names = [name for name, train in trainings.items() if getattr(train, field)]
         if names:
             yield (
