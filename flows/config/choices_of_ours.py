@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flows.config.benchmark import TransferConfig, benchmark_of, rows_of, training_of
+from flows.config.settings import REFERENCE
 from flows.config.stage_list import stages_of
-from flows.config.study import REFERENCE, StudyConfig
+from flows.config.study import StudyConfig
 from flows.report.text_lists import abbreviate_list
 from model.train.config import TrainConfig
 
@@ -25,7 +26,7 @@ Found = list[tuple[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Departure:
+class Deviation:
     """One thing that is not the paper's.
 
     Attributes:
@@ -49,28 +50,28 @@ class Departure:
 
 
 def choices_of_ours(config: StudyConfig) -> Iterator[tuple[str, str]]:
-    """Yields (keys with values, why) of each of `DEPARTURES` that is so in the paper's study.
+    """Yields (keys with values, why) of each of `DEVIATIONS` that is so in the paper's study.
 
     Nothing of a study that is not meant to be the paper's.
     """
     if config.paper:
-        for departure in DEPARTURES:
-            if subject := departure.subject(config):
-                yield subject, departure.why
+        for deviation in DEVIATIONS:
+            if subject := deviation.subject(config):
+                yield subject, deviation.why
 
 
 def stage_recipes(config: StudyConfig) -> Iterator[tuple[str, str, TrainConfig]]:
     """Yields (config key, name, recipe) of every stage."""
-    for pair in config.pairs:
-        for stage in stages_of(pair):
-            yield f"{stage.key}{pair.on}", stage.name, stage.recipe
+    for study in config.backbone_studies:
+        for stage in stages_of(study):
+            yield f"{stage.key}{study.backbone_suffix}", stage.name, stage.recipe
 
 
 def transfer_recipes(config: StudyConfig) -> Iterator[tuple[str, str, TrainConfig]]:
     """Yields (config key, benchmark, recipe) of every fine-tuning."""
     for view in config.views:
         for name, train in view.fine_tunings.items():
-            yield f"{view.prefix}transfers.{name}{view.on}", name, train
+            yield f"{view.key_prefix}transfers.{name}{view.backbone_suffix}", name, train
 
 
 def _transfers(config: StudyConfig) -> Iterator[tuple[str, str, TransferConfig]]:
@@ -78,7 +79,7 @@ def _transfers(config: StudyConfig) -> Iterator[tuple[str, str, TransferConfig]]
     for view in config.views:
         for name, transfer in view.transfers.items():
             if transfer.transfer:
-                yield f"{view.prefix}transfers.{name}{view.on}", name, transfer
+                yield f"{view.key_prefix}transfers.{name}{view.backbone_suffix}", name, transfer
 
 
 def _has_connector(config: StudyConfig) -> bool:
@@ -257,199 +258,199 @@ def _shared_seeds(config: StudyConfig) -> Found:
     return [("num_seeds", config.num_seeds)] if paired else []
 
 
-DEPARTURES = (
+DEVIATIONS = (
     # The model.
-    Departure(
+    Deviation(
         find=_in_model("dtype", lambda dtype: dtype == "float32"),
         why="activations of big_vision are float32; weights and moments are so here, too.",
     ),
-    Departure(
+    Deviation(
         find=_parcel_block,
         why="norms, residuals, biases, the activation, the initial matrices and the place of the "
         "MLP in PARCEL's two blocks are not published; they are as in SigLIP, the MLP last.",
     ),
-    Departure(
+    Deviation(
         find=_parcel_bank,
         why="how PARCEL's queries begin, and whether they, the anchors or the keys have positions, "
         "is not published: MQT's deviation, normal and cut at two deviations; no positions, since "
         "SigLIP's features have theirs.",
     ),
     # The paper's ablations, each a name in its Table 3 and a sentence.
-    Departure(
+    Deviation(
         find=_in_methods("parcel_fixed4", "parcel_fixed2"),
         why="at which budgets a fixed routing is trained is not published: every even number from "
         "that of its anchors up to 256 at 224 px, with as many queries as the largest needs.",
     ),
-    Departure(
+    Deviation(
         find=_in_methods("parcel_vit_only"),
         why="the paper's queries read the features without the anchors; that its other parts are "
         "PARCEL's is ours.",
     ),
-    Departure(
+    Deviation(
         find=_in_methods("parcel_dual"),
         why="the paper's queries read the anchors, then the features. That this is PARCEL's first "
         "attention with the anchors alone as keys, and all else PARCEL's, is ours.",
     ),
-    Departure(
+    Deviation(
         find=_in_methods("mqt_sa"),
         why='the paper adds "comparable self-attention blocks": one, and an MLP, after the '
         "cross-attention, since queries before it have seen no image.",
     ),
-    Departure(
+    Deviation(
         find=_in_methods("m3_sa"),
         why='the paper adds "comparable self-attention blocks": two, and an MLP, after the '
         "pooling, which are about as many parameters as PARCEL has.",
     ),
     # Data.
-    Departure(
+    Deviation(
         find=_web_sources,
         why="WebLI, CC3M-35L and the rest of PaliGemma's mixture are not public; archives of "
         "annotated pictures stand for them.",
     ),
-    Departure(
+    Deviation(
         find=_in_prepare("examples_per_task"),
         why="how many questions, languages and objects a picture of PaliGemma's mixture has is not "
         "published.",
     ),
-    Departure(
+    Deviation(
         find=_in_prepare("augment_resize", "augment_jpeg", "augment_crop"),
         why="PaliGemma draws the resize method, encodes as JPEG again and crops slightly "
         "(arXiv:2407.07726, section 3.2.6); shares and strength are not published. Filters and "
         "qualities are big_vision's, less Mitchell's filter and the choice of a DCT; each picture "
         "is changed once, when it is prepared.",
     ),
-    Departure(
+    Deviation(
         find=_in_prepare("num_windows"),
         why="PaliGemma draws a clip's frames at each visit; here each visit takes one of so many "
         "stored windows.",
     ),
-    Departure(
+    Deviation(
         find=_in_prepare("encoding", unless=lambda encoding: encoding == "png"),
         why="big_vision's transfers read resized pixels as they are; stored as JPEG of quality 95 "
         "they are 1.3 to 1.6 grey levels off in the mean. png keeps what was resized, to whole "
         "grey levels, and takes three times the disk.",
     ),
-    Departure(
+    Deviation(
         find=_in_prepare("image_px"),
         why="of an antialiased resize, big_vision cuts values down to whole grey levels; here they "
         "are rounded, which makes a picture half a level brighter.",
     ),
-    Departure(
+    Deviation(
         find=_videos,
         why="big_vision keeps the resized values of a video's frames as they are; here they are "
         "cut down to whole grey levels, which makes a frame half a level darker.",
     ),
-    Departure(
+    Deviation(
         find=_likeness,
         why="what counts as a near-duplicate is not published; here a likeness of edges, of so "
         "many candidates for each picture.",
     ),
-    Departure(
+    Deviation(
         find=_unscreened_splits,
         why="PaliGemma's mixture has no near-duplicate of a picture of any split of the transfers.",
     ),
     # Pretraining.
-    Departure(
+    Deviation(
         find=_in_stages("rsqrt_timescale", lambda train: train.schedule == "rsqrt"),
         why="PaliGemma's is not published; big_vision's default.",
     ),
-    Departure(
+    Deviation(
         find=_in_stages("warmup", lambda train: train.warmup > 0),
         why='PaliGemma\'s decoder has a "short" warm-up or none.',
     ),
-    Departure(
+    Deviation(
         find=_slow_warmups,
         why="SigLIP has a slow linear warm-up of unpublished length. The paper gives the connector "
         "the projector's schedule; that this is SigLIP's is ours.",
     ),
-    Departure(
+    Deviation(
         find=_in_stages("grad_clip"),
         why="not published for pretraining; as in transfers.",
     ),
-    Departure(
+    Deviation(
         find=_in_stages("weight_decay"),
         why="not published for pretraining.",
     ),
-    Departure(
+    Deviation(
         find=_in_stages("label_smoothing"),
         why="not published for pretraining.",
     ),
-    Departure(
+    Deviation(
         find=_in_stages("dropout"),
         why="not published for pretraining.",
     ),
-    Departure(
+    Deviation(
         find=lambda config: [(f"{key}.mixture", None) for key, *_ in stage_recipes(config)],
         why="PaliGemma names its tasks and not their weights. At 448 px it has more of ocr, detect "
         "and segment than at 224.",
     ),
-    Departure(
+    Deviation(
         find=_vanilla_again,
         why="the paper continues vanilla for as many samples and restarts the schedule of "
         "connectors; here vanilla's restarts as well, warm-up included. The other reading is "
         "rsqrt_shift 12085 and no warm-up.",
     ),
-    Departure(
+    Deviation(
         find=_stages_after_others,
         why="whether a stage goes on with Adam's moments of the one before is not published; they "
         "begin at zero, in Stage 2 without a warm-up.",
     ),
-    Departure(
+    Deviation(
         find=_new_queries,
         why="the paper expands the bank of queries at 448 px, MQT's by 768 and PARCEL's by 576; "
         "how the new ones begin is not published. They have no warm-up of their own, and MQT's "
         "trained ones take places of the larger grid.",
     ),
-    Departure(
+    Deviation(
         find=_shared_draws,
         why="in training, a budget is drawn once per update for all devices; the official MQT "
         "draws in each process.",
     ),
     # Transfers.
-    Departure(
+    Deviation(
         find=_split_slices,
         why="TensorFlow Datasets slices a split in the order of its own hashes, which other "
         "readers cannot know; here it is that of other hashes. So VQAv2's minival has other "
         "questions.",
     ),
-    Departure(
+    Deviation(
         find=_pseudo_splits,
         why="ST-VQA has no validation split, and the list of pictures behind the usual one is not "
         "published; hashes of their paths choose about as many questions.",
     ),
-    Departure(
+    Deviation(
         find=_written_labels,
         why="big_vision writes AI2D's labels in DM Sans; here they are in Aileron, Pillow's own.",
     ),
-    Departure(
+    Deviation(
         find=_frozen_connectors,
         why="big_vision freezes img/.* there, the tower with the projector. The connector, to "
         "which the paper gives the projector's schedule, is frozen with it.",
     ),
-    Departure(
+    Deviation(
         find=_in_tunings(
             "peak_lr", lambda _: True, ("gqa", "ocrvqa", "tallyqa", "activitynet_cap")
         ),
         why="ties among PaliGemma 2's best rates (3e-6 and 6e-6, 1e-6 and 3e-6, 6e-6 to 1e-5, 3e-6 "
         "and 1e-5 of GQA, OCR-VQA, TallyQA, ActivityNet-CAP); the lowest.",
     ),
-    Departure(
+    Deviation(
         find=_in_tunings("weight_decay", lambda decay: decay > 0),
         why="PaliGemma 2 changes the rates of PaliGemma's transfers and does not say whether decay "
         "follows; it stays a tenth of PaliGemma's rate. It is of .*/kernel, as in big_vision, and "
         "so of the connector's kernels, too.",
     ),
-    Departure(
+    Deviation(
         find=_video_strides,
         why="PaliGemma's distances between frames are in frames of unstated videos; they are "
         "counted at 25 frames a second.",
     ),
-    Departure(
+    Deviation(
         find=_eight_frames,
         why="PaliGemma's text has 16 frames for all videos, its config of MSVD-QA 8 with a stride "
         "of 26; the config's.",
     ),
-    Departure(
+    Deviation(
         find=_shared_seeds,
         why="the paper prints no spread for vanilla; here it has the seeds of all methods, and "
         "differences are paired.",

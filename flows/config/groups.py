@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from flows.config.stage_list import stages_of
-from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from infra.errors import ConfigError
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 
 
-def check_groups(config: StudyConfig) -> None:
+def check_groups(config: StudyView) -> None:
     """Checks that every group of every stage matches a parameter in at least one method's model.
 
     Raises:
@@ -44,11 +44,11 @@ def check_groups(config: StudyConfig) -> None:
             )
 
 
-def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelConfig]]]:
+def _stages(config: StudyView) -> Iterator[tuple[str, TrainConfig, list[ModelConfig]]]:
     """Yields each stage's config key, its training recipe and the models that it trains."""
     for stage in stages_of(config):
         yield stage.key, stage.recipe, [stage.view.model_of(method) for method in stage.methods]
     for view in config.resolutions:
         models = [view.model_of(method) for method in view.methods]
         for benchmark, train in view.fine_tunings.items():
-            yield f"{view.prefix}transfers.{benchmark}.train", train, models
+            yield f"{view.key_prefix}transfers.{benchmark}.train", train, models

@@ -6,12 +6,15 @@ digests of their contents at that time, so that a changed file is a changed inpu
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from flows.config.benchmark import source_of, train_data, trained_on
 from flows.config.references import corpus_reference
 from flows.config.server_limits import check_served_function, check_served_path
-from flows.config.study import REFERENCE, StudyConfig
+from flows.config.settings import REFERENCE
+from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
 from infra.errors import ConfigError
@@ -27,7 +30,7 @@ from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
 
-def check_input_files(config: StudyConfig) -> None:
+def check_input_files(config: StudyView) -> None:
     """Checks the files that a study of one backbone is given.
 
     Raises:
@@ -72,12 +75,12 @@ def _local_paths(config: StudyConfig) -> dict[str, str]:
     if config.data_root is not None:
         # Joined as the reader does: an absolute folder stands for itself.
         root = config.data_root
-        folders = {f"data_root/{f}": os.path.join(root, f) for f in data_folders(config)}
+        folders = {f"data_root/{f}": os.path.join(root, f) for f in data_folders(config.views)}
         paths |= {"data_root": config.data_root, **folders}
     return paths
 
 
-def _check_start_checkpoint(config: StudyConfig, key: str, path: Path) -> None:
+def _check_start_checkpoint(config: StudyView, key: str, path: Path) -> None:
     """Checks, by a checkpoint's model config, that the first stage can continue from it."""
     checkpoint, ours = _checkpoint_model(key, path), config.model
     for part in ("vision", "text"):
@@ -138,7 +141,7 @@ def raw_digest_cache(store: Store) -> RawDigestCache:
     return RawDigestCache(store.cache("raw_files") / MEMORY) if store.is_there else RawDigestCache()
 
 
-def _check_data_root(config: StudyConfig) -> None:
+def _check_data_root(config: StudyView) -> None:
     # Two cases. With a root, its folders must be there. Without one, a corpus is drawn, which has
     # the folders of some sources only:
     #
@@ -147,7 +150,9 @@ def _check_data_root(config: StudyConfig) -> None:
     if config.data_root is not None:
         _check_data_root_exists(config.data_root)
         root = raw_path(config.data_root)
-        if missing := sorted(f for f in data_folders(config) if not (root / f).is_dir()):
+        if missing := sorted(
+            f for f in data_folders(config.resolutions) if not (root / f).is_dir()
+        ):
             raise ConfigError(
                 f"data_root must hold the folders that are read, got {config.data_root} without "
                 f"{', '.join(missing)}. Get them (parcel data fetch --list), give their path, or "
@@ -160,7 +165,7 @@ def _check_data_root(config: StudyConfig) -> None:
         for corpus, folder in FOLDERS.items()
         if getattr(config.corpus, f"num_{corpus}")
     }
-    if missing := sorted(data_folders(config) - drawn_folders):
+    if missing := sorted(data_folders(config.resolutions) - drawn_folders):
         raise ConfigError(
             f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
             f"corpus is drawn, of {', '.join(sorted(drawn_folders)) or 'nothing'}. Add "
@@ -168,12 +173,12 @@ def _check_data_root(config: StudyConfig) -> None:
         )
 
 
-def data_folders(config: StudyConfig) -> set[str]:
-    """Returns the folders below the data root that a study reads."""
+def data_folders(views: Iterable[StudyView]) -> set[str]:
+    """Returns the folders below the data root that views of a study read."""
     folders: set[str] = set()
     # Of a benchmark both folders: that of its rows, and that of the split it is trained on, which
     # is its parent's for a zero-shot one.
-    for view in config.views:
+    for view in views:
         folders |= {
             source.path
             or source_spec(corpus_reference(f"sources.{i}.reader", source.reader)).folder

@@ -18,7 +18,7 @@ def describe_processes(config: StudyConfig) -> str:
     compute = config.compute
     # A dict in place of a set, so that stages stand in their order.
     names: dict[int, dict[str, None]] = {}
-    for stage in (stage for pair in config.pairs for stage in stages_of(pair)):
+    for stage in (stage for study in config.backbone_studies for stage in stages_of(study)):
         processes = compute.stage_processes if stage.is_shared else compute.cell_processes
         names.setdefault(processes, {})[stage.name] = None
     if any(view.fine_tunings for view in config.views):

@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Iterator
 
+from flows.config.settings import REFERENCE, Method
 from flows.config.stage import StageConfig
-from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.view import StudyView
 from model.train.config import TrainConfig
 
 START = "start"
@@ -29,7 +30,7 @@ class Stage:
     name: str
     key: str
     after: str | None
-    view: StudyConfig
+    view: StudyView
     methods: tuple[Method, ...]
     recipe: TrainConfig
     is_shared: bool = False
@@ -41,7 +42,7 @@ class Stage:
         return self.view.train_config_for(self.recipe, method)
 
 
-def stages_of(config: StudyConfig) -> tuple[Stage, ...]:
+def stages_of(config: StudyView) -> tuple[Stage, ...]:
     """Returns the stages of a study; each stands after the one that it continues from."""
     # The paper's three, and the study's own, resolution by resolution:
     #
@@ -75,7 +76,7 @@ def stages_of(config: StudyConfig) -> tuple[Stage, ...]:
         )
     stages += _stages_at(config, config, {START, *(stage.name for stage in stages)})
     # Stage 2, if there is one, takes the first of the higher resolutions.
-    higher = iter(config.resolutions[1:])
+    higher = iter(config.higher)
     if config.stage2 is not None:
         view = next(higher)
         stage2 = Stage(
@@ -95,7 +96,7 @@ def stages_of(config: StudyConfig) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _stages_at(config: StudyConfig, view: StudyConfig, names: set[str]) -> Iterator[Stage]:
+def _stages_at(config: StudyView, view: StudyView, names: set[str]) -> Iterator[Stage]:
     """Yields the study's own stages after some others, and after these in turn."""
     for i, stage in enumerate(config.stages):
         if stage.after in names and stage.resolution is None:
@@ -103,7 +104,7 @@ def _stages_at(config: StudyConfig, view: StudyConfig, names: set[str]) -> Itera
             yield _user_stage(i, stage, view)
 
 
-def _user_stage(i: int, stage: StageConfig, view: StudyConfig) -> Stage:
+def _user_stage(i: int, stage: StageConfig, view: StudyView) -> Stage:
     return Stage(
         name=stage.name,
         key=f"stages.{i}.train",

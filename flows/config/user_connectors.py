@@ -1,11 +1,11 @@
 """The check of users' connector classes, before anything runs."""
 
-from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from infra.errors import ConfigError
 from model.connector.registry import KINDS
 
 
-def check_user_connectors(config: StudyConfig) -> None:
+def check_user_connectors(config: StudyView) -> None:
     """Makes and traces each user's connector at the sizes of the study; computes nothing.
 
     Raises:

@@ -5,6 +5,7 @@ from itertools import islice
 
 from flows.config.benchmark import TransferConfig, metric_of, rows_of, source_of, train_data
 from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from infra.errors import ConfigError
 from infra.store.raw_path import raw_path
 from model.eval.scorer import Scorer
@@ -30,11 +31,11 @@ def check_user_data(config: StudyConfig) -> None:
     """
     if config.data_root is None:
         return  # The synthetic corpus has no such benchmarks; `check_input_files` refuses them.
-    for view in config.pairs[0].resolutions:  # The others have the same benchmarks.
+    for view in config.backbone_studies[0].resolutions:  # The others have the same benchmarks.
         _check_benchmarks(view, config.data_root)
 
 
-def _check_benchmarks(config: StudyConfig, data_root: str) -> None:
+def _check_benchmarks(config: StudyView, data_root: str) -> None:
     for name, transfer in config.transfers.items():
         if name in BENCHMARKS:
             continue

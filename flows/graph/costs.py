@@ -1,13 +1,13 @@
 """The cost of a prompt, per benchmark, method and budget, by the paper's formulas."""
 
 from flows.config.benchmark import benchmark_of, trained_on
-from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.report.cells import Cost
 from model.analysis import flops
 from pipelines.sources.pairs import marvl, nlvr
 
 
-def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
+def costs_of(config: StudyView) -> tuple[Cost, ...]:
     """Returns the cost of one prefill for every cell of the results.
 
     The prompt is as long as the benchmark's evaluation allows, and a video has all its frames.
@@ -42,7 +42,7 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
     return tuple(costs)
 
 
-def num_images_of(config: StudyConfig, name: str) -> int:
+def num_images_of(config: StudyView, name: str) -> int:
     """Returns how many images an example of a benchmark has.
 
     Of a benchmark that is only trained on, for another that is scored, it is that other's number.

@@ -14,7 +14,7 @@ from flows.config.benchmark import (
 )
 from flows.config.references import corpus_reference
 from flows.config.source import SourceConfig
-from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.config.watched import watched_name
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
@@ -27,7 +27,7 @@ NO_LICENCES: Mapping[str, Licence] = MappingProxyType({})
 
 
 def datasets_of(
-    config: StudyConfig, licences: Mapping[str, Licence] = NO_LICENCES
+    config: StudyView, licences: Mapping[str, Licence] = NO_LICENCES
 ) -> dict[str, DatasetSpec]:
     """Returns name -> spec of every dataset to prepare at a resolution.
 
@@ -61,23 +61,25 @@ def datasets_of(
     # The mixture is augmented as its settings say; whatever is measured on is not.
     for i, source in enumerate(config.sources):
         spec = corpus_spec(f"sources.{i}", source)
-        specs[f"{source.name}{config.at}"] = dataclasses.replace(spec, licences=config.licences)
+        allowed = dataclasses.replace(spec, licences=config.licences)
+        specs[f"{source.name}{config.view_suffix}"] = allowed
     for i, source in enumerate(config.watch.sources if config.watch else ()):
         spec = corpus_spec(f"watch.sources.{i}", source)
         unaugmented = dataclasses.replace(spec, prepare=spec.prepare.unaugmented())
-        specs[f"{watched_name(source)}{config.at}"] = unaugmented
+        specs[f"{watched_name(source)}{config.view_suffix}"] = unaugmented
     for name, transfer in config.transfers.items():
         # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
         # whichever of the two the config names first.
         training_benchmark = trained_on(name)
-        if not transfer.zero_shot and f"{training_benchmark}{config.at}/train" not in specs:
+        train_split = f"{training_benchmark}{config.view_suffix}/train"
+        if not transfer.zero_shot and train_split not in specs:
             parent = config.transfers.get(training_benchmark)
             prepare = _prepare_of(config, parent or transfer)
             path, split = train_data(name, config.transfers)
             reader = source_of(training_benchmark, parent or transfer)
             # A zero-shot benchmark's own licence is not that of its parent's rows.
             stated = parent.licence if parent else NO_LICENCE
-            specs[f"{training_benchmark}{config.at}/train"] = DatasetSpec(
+            specs[train_split] = DatasetSpec(
                 reader=reader,
                 path=path,
                 split=split,
@@ -90,7 +92,7 @@ def datasets_of(
             limit = transfer.eval_limit or prepare.limit
             reader = source_of(name, transfer)
             # No `licences` here: a score over a part of a benchmark is another number.
-            specs[f"{row.name}{config.at}/eval"] = DatasetSpec(
+            specs[f"{row.name}{config.view_suffix}/eval"] = DatasetSpec(
                 reader=reader,
                 path=transfer.path,
                 split=row.split,
@@ -122,7 +124,7 @@ def raw_files_spec(spec: DatasetSpec, state: str) -> RawFilesSpec:
     )
 
 
-def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:
+def _prepare_of(config: StudyView, transfer: TransferConfig) -> PrepareConfig:
     """Returns the settings for preparing a benchmark; augmented only if its own settings say so."""
     prepare = transfer.prepare or config.prepare.unaugmented()
     return dataclasses.replace(

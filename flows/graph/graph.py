@@ -15,8 +15,10 @@ from flows.config.benchmark import (
     training_of,
 )
 from flows.config.licences import check_allowed
+from flows.config.settings import REFERENCE, Method
 from flows.config.stage_list import START, Stage, stages_of
-from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.config.watched import watched_name
 from flows.graph.costs import costs_of
 from flows.graph.datasets import datasets_of, raw_files_spec, raw_folders
@@ -66,7 +68,7 @@ def graph_of(
         return graph
     # A user's step may read a step of any phase, so they are added to the whole graph, which is
     # then cut. Without anything to score there is no report.
-    last: Phase = "report" if config.pairs[0].rows else "evaluate"
+    last: Phase = "report" if config.backbone_studies[0].rows else "evaluate"
     if until == "report":
         return add_user_steps(graph, config)
     whole = _GraphBuilder(config, PHASES.index(last), inputs).graph()
@@ -86,7 +88,7 @@ class _GraphBuilder:
         self.inputs = inputs
         # Datasets that are the same for all backbones, by role: what is made of them is named after
         # none of these.
-        first, *others = (self._specs_by_role(pair) for pair in config.pairs)
+        first, *others = (self._specs_by_role(study) for study in config.backbone_studies)
         self.shared = {
             role for role, spec in first.items() if all(spec == specs[role] for specs in others)
         }
@@ -115,13 +117,14 @@ class _GraphBuilder:
         cells: dict[CellKey, Step] = {}
         results: Step | None = None
         if self.last >= PHASES.index("train"):
-            vocabulary = {pair.on: self._vocabulary(pair, datasets) for pair in self.config.pairs}
+            studies = self.config.backbone_studies
+            vocabulary = {s.backbone_suffix: self._vocabulary(s, datasets) for s in studies}
             checkpoints: dict[tuple[str, Method, int], Step] = {}
-            for pair in self.config.pairs:
-                checkpoints |= self._pretrain(pair, datasets, vocabulary[pair.on])
+            for study in studies:
+                checkpoints |= self._pretrain(study, datasets, vocabulary[study.backbone_suffix])
             if self.last >= PHASES.index("transfer"):
                 for view in self.config.views:
-                    used = vocabulary[view.on]
+                    used = vocabulary[view.backbone_suffix]
                     cells |= self._transfer(view, datasets, used, checkpoints)
                     if view.zero_shot and self.last >= PHASES.index("evaluate"):
                         cells |= self._zero_shot(view, datasets, used, checkpoints)
@@ -135,10 +138,10 @@ class _GraphBuilder:
             study=self.config,
         )
 
-    def _specs_by_role(self, pair: StudyConfig) -> dict[str, DatasetSpec]:
+    def _specs_by_role(self, study: StudyView) -> dict[str, DatasetSpec]:
         return {
-            pair.role_of(name): spec
-            for view in pair.resolutions
+            study.dataset_role(name): spec
+            for view in study.resolutions
             for name, spec in datasets_of(view, self.inputs.licences).items()
         }
 
@@ -160,7 +163,7 @@ class _GraphBuilder:
             self.nodes.append(GraphNode(labels=labels, jobs=(job,)))
         return known_step
 
-    def _name(self, view: StudyConfig, name: str, *reads: str) -> str:
+    def _name(self, view: StudyView, name: str, *reads: str) -> str:
         """Returns a name without its backbone, where all backbones have the same of what it reads.
 
         Args:
@@ -168,10 +171,10 @@ class _GraphBuilder:
           name: the name.
           reads: names of the datasets that it reads.
         """
-        return view.role_of(name) if self._are_shared(view, *reads) else name
+        return view.dataset_role(name) if self._are_shared(view, *reads) else name
 
-    def _are_shared(self, view: StudyConfig, *datasets: str) -> bool:
-        return self.shared.issuperset(map(view.role_of, datasets))
+    def _are_shared(self, view: StudyView, *datasets: str) -> bool:
+        return self.shared.issuperset(map(view.dataset_role, datasets))
 
     def _prepare(self) -> dict[str, Step]:
         config, datasets = self.config, {}
@@ -207,16 +210,16 @@ class _GraphBuilder:
             datasets |= self._screen(view, datasets)
         return datasets
 
-    def _screen(self, view: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    def _screen(self, view: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
         """Returns dataset -> the step that screens it, for the mixture; {} without `hygiene`."""
         if view.hygiene is None:
             return {}
         # A picture of any evaluation split counts, also of a benchmark that is not transferred to.
         rows = [f"{name}/eval" for name in view.eval_rows]
         if view.hygiene.splits == "all":
-            trained = dict.fromkeys(f"{trained_on(name)}{view.at}/train" for name in view.transfers)
-            rows += [name for name in trained if name in datasets]
-        held_out = {view.role_of(name): datasets[name] for name in rows}
+            trained = (f"{trained_on(name)}{view.view_suffix}/train" for name in view.transfers)
+            rows += [name for name in dict.fromkeys(trained) if name in datasets]
+        held_out = {view.dataset_role(name): datasets[name] for name in rows}
         return {
             name: self._add(
                 "screened",
@@ -229,21 +232,21 @@ class _GraphBuilder:
             for name in mixture_of(view)
         }
 
-    def _vocabulary(self, config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    def _vocabulary(self, config: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
         """Returns the tokenizer and the mask codec of a backbone, by role."""
         # The texts are the same at every resolution.
         texts = datasets_of(config, self.inputs.licences)
         # Neither tokenizer nor codec may learn from what a study is scored or watched on.
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {
-            f"{watched_name(source)}{config.at}"
+            f"{watched_name(source)}{config.view_suffix}"
             for source in (config.watch.sources if config.watch else ())
         }
         reads = [name for name in texts if name not in held_out]
-        train = {config.role_of(name): datasets[name] for name in reads}
+        train = {config.dataset_role(name): datasets[name] for name in reads}
         # What all backbones share is named after none of them.
         backbone = "" if self._are_shared(config, *reads) else config.backbone
-        is_shared = len({pair.tokenizer for pair in self.config.pairs}) == 1
+        is_shared = len({study.tokenizer for study in self.config.backbone_studies}) == 1
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
         pieces, codec = (
@@ -275,17 +278,17 @@ class _GraphBuilder:
             )
         return steps
 
-    def _input_files_step(self, config: StudyConfig, key: str) -> dict[str, Step]:
+    def _input_files_step(self, config: StudyView, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
         if key not in config.input_paths:
             return {}
-        files = self.inputs.files[config.on, key]
-        labels = Labels(action="files", subject=f"{key}{config.on}")
+        files = self.inputs.files[config.backbone_suffix, key]
+        labels = Labels(action="files", subject=f"{key}{config.backbone_suffix}")
         return {"given": self._add("files", labels, config=files)}
 
     def _pretrain(
         self,
-        config: StudyConfig,
+        config: StudyView,
         datasets: Mapping[str, Step],
         vocabulary_steps: Mapping[str, Step],
     ) -> dict[tuple[str, Method, int], Step]:
@@ -293,7 +296,7 @@ class _GraphBuilder:
         checkpoints: dict[tuple[str, Method, int], Step] = {}
         # The same mixture and vocabulary for all stages at a resolution; `init` is what differs.
         inputs = {
-            view.at: {
+            view.view_suffix: {
                 **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
                 **vocabulary_steps,
             }
@@ -319,7 +322,7 @@ class _GraphBuilder:
                     deterministic=compute.deterministic,
                 ),
                 seed=config.stage_seed(stage.name, number),
-                inputs={**inputs[view.at], **init, **_watched_datasets(view, datasets)},
+                inputs={**inputs[view.view_suffix], **init, **_watched_datasets(view, datasets)},
                 resources=compute.of_stage if stage.is_shared else compute.of_cell,
                 keys={
                     "train": config.backbone_keys.get(stage.key, stage.key),
@@ -342,7 +345,7 @@ class _GraphBuilder:
                 last = starts[method]
                 ends = {START: last}
                 if "init" in last:  # For transfers in a study that trains no stage.
-                    checkpoints[config.at, method, number] = last["init"]
+                    checkpoints[config.view_suffix, method, number] = last["init"]
                 for stage in stages:
                     init = last if stage.after is None else ends[stage.after]
                     if stage.is_shared or method in stage.methods:
@@ -352,11 +355,11 @@ class _GraphBuilder:
                             step = fit(stage, method, number, init)
                         init = last = {"init": step}
                         # Transfers at its resolution start from the last stage there.
-                        checkpoints[stage.view.at, method, number] = step
+                        checkpoints[stage.view.view_suffix, method, number] = step
                     ends[stage.name] = init
         return checkpoints
 
-    def _start(self, config: StudyConfig, method: Method) -> dict[str, Step]:
+    def _start(self, config: StudyView, method: Method) -> dict[str, Step]:
         """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
         start = config.start
         if start is None:
@@ -377,7 +380,7 @@ class _GraphBuilder:
 
     def _transfer(
         self,
-        config: StudyConfig,
+        config: StudyView,
         datasets: Mapping[str, Step],
         vocabulary_steps: Mapping[str, Step],
         checkpoints: Mapping[tuple[str, Method, int], Step],
@@ -413,12 +416,12 @@ class _GraphBuilder:
                         config=fit_spec,
                         seed=seed,
                         inputs={
-                            "data/0": datasets[f"{benchmark}{config.at}/train"],
+                            "data/0": datasets[f"{benchmark}{config.view_suffix}/train"],
                             **vocabulary_steps,
-                            "init": checkpoints[config.at, method, pretrain],
+                            "init": checkpoints[config.view_suffix, method, pretrain],
                         },
                         keys={
-                            "train": f"{config.prefix}transfers.{benchmark}.train",
+                            "train": f"{config.key_prefix}transfers.{benchmark}.train",
                             **config.backbone_keys,
                         },
                     )
@@ -444,7 +447,7 @@ class _GraphBuilder:
 
     def _zero_shot(
         self,
-        config: StudyConfig,
+        config: StudyView,
         datasets: Mapping[str, Step],
         vocabulary_steps: Mapping[str, Step],
         checkpoints: Mapping[tuple[str, Method, int], Step],
@@ -458,7 +461,7 @@ class _GraphBuilder:
         for method in config.methods:
             evaluations = _evaluations(config, "", method)
             for pretrain, seed in config.seed_pairs:
-                checkpoint = checkpoints[config.at, method, pretrain]
+                checkpoint = checkpoints[config.view_suffix, method, pretrain]
                 scored = method, seed, checkpoint
                 scores, scoring = self._score(
                     config, scored, evaluations, datasets, vocabulary_steps
@@ -470,7 +473,7 @@ class _GraphBuilder:
 
     def _score(
         self,
-        config: StudyConfig,
+        config: StudyView,
         scored: tuple[Method, int, Step],
         evaluations: list[tuple[str, EvaluateSpec, ScoreSpec]],
         datasets: Mapping[str, Step],
@@ -494,7 +497,7 @@ class _GraphBuilder:
             labels = functools.partial(
                 Labels,
                 method=method,
-                benchmark=row.removesuffix(config.at),
+                benchmark=row.removesuffix(config.view_suffix),
                 seed=seed,
                 budget=spec.budget,
                 **place,
@@ -546,7 +549,7 @@ class _GraphBuilder:
                 # Guesses are learnt from the training split, which only a fine-tuning prepares.
                 if not training_of(row.benchmark, view.transfers[row.benchmark]):
                     continue
-                train, rows = f"{trained_on(row.benchmark)}{view.at}/train", f"{name}/eval"
+                train, rows = f"{trained_on(row.benchmark)}{view.view_suffix}/train", f"{name}/eval"
                 chance[f"{CHANCE}{name}"] = self._add(
                     "chance",
                     Labels(action="chance", subject=self._name(view, name, train, rows)),
@@ -575,14 +578,14 @@ class _GraphBuilder:
         )
 
 
-def _place_of(view: StudyConfig) -> dict[str, Any]:
+def _place_of(view: StudyView) -> dict[str, Any]:
     """Returns the labels that tell a view from the others of the study."""
     pixels = view.model.vision.image_px if view.is_higher else None
     return {"pixels": pixels, "backbone": view.backbone}
 
 
 def _evaluations(
-    config: StudyConfig, training_benchmark: str, method: Method
+    config: StudyView, training_benchmark: str, method: Method
 ) -> list[tuple[str, EvaluateSpec, ScoreSpec]]:
     """Returns the evaluations of a checkpoint: the rows of its benchmark and of its children.
 
@@ -619,7 +622,7 @@ def _mask_codec(metric: str, vocabulary_steps: Mapping[str, Step]) -> dict[str, 
     return {r: step for r, step in vocabulary_steps.items() if r == "mask_codec" and is_read}
 
 
-def watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
+def watch_of(config: StudyView, method: Method) -> WatchConfig | None:
     """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
     watch, served_budgets = config.watch, config.budgets_of(method)
     if watch is None:
@@ -653,7 +656,7 @@ def watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
     )
 
 
-def _probed_row(config: StudyConfig) -> str:
+def _probed_row(config: StudyView) -> str:
     """Returns the row that the probe is scored on; "" without a probe at this resolution."""
     probe = config.watch.probe if config.watch else None
     if probe is None or probe.benchmark not in config.fine_tunings:
@@ -668,24 +671,24 @@ def _probed_row(config: StudyConfig) -> str:
     return (rows or scored)[0]
 
 
-def _watched_datasets(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+def _watched_datasets(config: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
     """Returns role -> dataset that a stage's watching reads at a resolution."""
     sources = config.watch.sources if config.watch else ()
-    names = [f"{watched_name(source)}{config.at}" for source in sources]
+    names = [f"{watched_name(source)}{config.view_suffix}" for source in sources]
     steps_by_role = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
     if row := _probed_row(config):
         assert config.watch is not None
         assert config.watch.probe is not None
-        train_split = f"{config.watch.probe.benchmark}{config.at}/train"
+        train_split = f"{config.watch.probe.benchmark}{config.view_suffix}/train"
         steps_by_role |= dict(
             zip(PROBE, (datasets[train_split], datasets[f"{row}/eval"]), strict=True)
         )
     return steps_by_role
 
 
-def mixture_of(config: StudyConfig) -> list[str]:
+def mixture_of(config: StudyView) -> list[str]:
     """Returns the names of the mixture's datasets at a resolution."""
-    return [f"{source.name}{config.at}" for source in config.sources]
+    return [f"{source.name}{config.view_suffix}" for source in config.sources]
 
 
 def _step_digest(step: Step) -> str:
@@ -694,7 +697,7 @@ def _step_digest(step: Step) -> str:
     return value_sha256([step.kind, step.config, step.seed, reads])
 
 
-def decode_of(config: StudyConfig, benchmark: str) -> DecodeConfig:
+def decode_of(config: StudyView, benchmark: str) -> DecodeConfig:
     """Returns the config for answering a benchmark."""
     transfer = config.transfers[benchmark]
     return DecodeConfig(
@@ -713,25 +716,25 @@ def results_plan(config: StudyConfig, inputs: StudyInputs = NO_INPUTS) -> Plan:
     Raises:
       ConfigError: if nothing is scored.
     """
-    if not config.pairs[0].rows:
+    if not config.backbone_studies[0].rows:
         raise ConfigError(
             "transfers must have a benchmark, got none: there is nothing to score. "
             "`parcel prepare` and `parcel train` need none."
         )
     plan, *also = (
-        _plan_of_view(view, inputs, several=len(pair.resolutions) > 1)
-        for pair in config.pairs
-        for view in pair.resolutions
+        _plan_of_view(view, inputs, several=len(study.resolutions) > 1)
+        for study in config.backbone_studies
+        for view in study.resolutions
     )
     return dataclasses.replace(plan, also=tuple(also))
 
 
-def _plan_of_view(config: StudyConfig, inputs: StudyInputs, *, several: bool) -> Plan:
+def _plan_of_view(config: StudyView, inputs: StudyInputs, *, several: bool) -> Plan:
     served_budgets = {
         method: config.budgets_of(method) for method in config.methods if method != REFERENCE
     }
     paper_rows = {name: row.paper_row for name, row in config.rows.items()}
-    is_high = config.is_higher
+    is_high, suffix = config.is_higher, config.view_suffix
     groups = grouped(paper_rows, is_high=is_high)
     sizes = group_sizes(is_high=is_high)
     blocks = {name: block_of(row, is_high=is_high) for name, row in paper_rows.items() if row}
@@ -751,7 +754,7 @@ def _plan_of_view(config: StudyConfig, inputs: StudyInputs, *, several: bool) ->
             name: training_of(row.benchmark, config.transfers[row.benchmark]) or ZERO_SHOT
             for name, row in config.rows.items()
         },
-        costs=inputs.costs[config.at] if config.at in inputs.costs else costs_of(config),
+        costs=inputs.costs[suffix] if suffix in inputs.costs else costs_of(config),
         resolution=config.model.vision.image_px if several else None,
         backbone=config.backbone or None,
         draws=config.draws(),

@@ -16,6 +16,7 @@ from flows.config.licences import fetched_licence
 from flows.config.study import StudyConfig
 from flows.config.user_connectors import check_user_connectors
 from flows.config.user_data import check_user_data
+from flows.config.view import StudyView
 from flows.graph.costs import costs_of
 from flows.graph.datasets import datasets_of, raw_folders
 from flows.report.cells import Cost
@@ -57,11 +58,11 @@ def check_study(config: StudyConfig) -> None:
         missing or unfit, or too many rows of a user's own benchmark are.
     """
     check_user_data(config)
-    for pair in config.pairs:
-        with _errors_of_pair(pair):
-            check_input_files(pair)
-            check_user_connectors(pair)
-            check_groups(pair)
+    for study in config.backbone_studies:
+        with _errors_of_backbone(study):
+            check_input_files(study)
+            check_user_connectors(study)
+            check_groups(study)
 
 
 def read_inputs(config: StudyConfig, store: Store | None = None) -> StudyInputs:
@@ -77,21 +78,21 @@ def read_inputs(config: StudyConfig, store: Store | None = None) -> StudyInputs:
       OSError: if a folder of raw data cannot be listed.
     """
     files, digest_cache = {}, None if store is None else raw_digest_cache(store)
-    for pair in config.pairs:
-        with _errors_of_pair(pair):
-            for key, path in pair.input_paths.items():
+    for study in config.backbone_studies:
+        with _errors_of_backbone(study):
+            for key, path in study.input_paths.items():
                 if not Path(path).exists():
                     raise ConfigError(f"{key} must be an existing file, got {path}.")
-                files[pair.on, key] = input_files_spec(Path(path), digest_cache)
+                files[study.backbone_suffix, key] = input_files_spec(Path(path), digest_cache)
     costs = {
-        view.at: costs_of(view)
+        view.view_suffix: costs_of(view)
         for view in config.views
         if not {*map(view.connector_of, view.methods)} <= KINDS
     }
     if config.data_root is None:
         return StudyInputs(files=files, costs=costs)
     root, fingerprint = config.data_root, RawFingerprint(config.data_root)
-    licences = {folder: fetched_licence(root, folder) for folder in data_folders(config)}
+    licences = {folder: fetched_licence(root, folder) for folder in data_folders(config.views)}
     folders = {
         raw_folders(spec) for view in config.views for spec in datasets_of(view, licences).values()
     }
@@ -100,11 +101,11 @@ def read_inputs(config: StudyConfig, store: Store | None = None) -> StudyInputs:
 
 
 @contextlib.contextmanager
-def _errors_of_pair(pair: StudyConfig) -> Iterator[None]:
+def _errors_of_backbone(study: StudyView) -> Iterator[None]:
     """Names the backbone in an error about it, where the study has several."""
     try:
         yield
     except ConfigError as error:
-        if not pair.backbone:
+        if not study.backbone:
             raise
-        raise ConfigError(f"backbones.{pair.backbone}: {error}") from None
+        raise ConfigError(f"backbones.{study.backbone}: {error}") from None

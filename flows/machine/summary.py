@@ -64,7 +64,7 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         # A cell that this study has: its first row, its last method, that method's last budget.
-        study, method = config.pairs[0], config.methods[-1]
+        study, method = config.backbone_studies[0], config.methods[-1]
         if row := next(iter(study.rows), None):
             cell = f"{row}/{method}/{study.budgets_of(method)[-1]}"
             console.print(f"next: parcel lineage trace {config.name}/{cell}")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from flows.config.benchmark import benchmark_of, train_data
-from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from pipelines.benchmarks.row import Benchmark
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import BENCHMARKS
@@ -40,9 +40,9 @@ class DatasetSizes:
         self._records = records
         self.is_any_published = False
 
-    def num_train(self, view: StudyConfig, benchmark: str) -> int | None:
+    def num_train(self, view: StudyView, benchmark: str) -> int | None:
         """Returns the records that a benchmark trains on; None where unknown."""
-        if (name := f"{benchmark}{view.at}/train") in self._records:
+        if (name := f"{benchmark}{view.view_suffix}/train") in self._records:
             return self._records[name]
         published = BENCHMARKS.get(benchmark)
         if published is None:
@@ -52,7 +52,7 @@ class DatasetSizes:
         transfer = view.transfers.get(benchmark)
         return self._published(count, (transfer and transfer.prepare) or view.prepare)
 
-    def num_eval(self, view: StudyConfig, name: str) -> int | None:
+    def num_eval(self, view: StudyView, name: str) -> int | None:
         """Returns the items of a row of the results; None where unknown."""
         if f"{name}/eval" in self._records:
             return self._records[f"{name}/eval"]

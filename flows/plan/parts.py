@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Iterator
 
 from flows.config.compute import StepChips
+from flows.config.settings import REFERENCE, Method
 from flows.config.stage_list import stages_of
-from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.graph.costs import num_images_of
 from flows.report.text_lists import abbreviate_list
 from infra.chips.topology import GIB
@@ -46,10 +48,10 @@ def programs_of(config: StudyConfig) -> Iterator[PlannedProgram]:
       ConfigError: if the study names no chips.
     """
     compute = config.compute
-    for stage in (stage for pair in config.pairs for stage in stages_of(pair)):
+    for stage in (stage for study in config.backbone_studies for stage in stages_of(study)):
         for method in (REFERENCE,) if stage.is_shared else stage.methods:
             yield PlannedProgram(
-                name=f"{stage.name} {method}{stage.view.on}",
+                name=f"{stage.name} {method}{stage.view.backbone_suffix}",
                 model=stage.view.model_of(method),
                 train=stage.train_config_of(method),
                 num_images=1,
@@ -61,11 +63,11 @@ def programs_of(config: StudyConfig) -> Iterator[PlannedProgram]:
                 yield transfer_program(view, method, benchmark)
 
 
-def transfer_program(view: StudyConfig, method: Method, benchmark: str) -> PlannedProgram:
+def transfer_program(view: StudyView, method: Method, benchmark: str) -> PlannedProgram:
     """Returns the largest program of a transfer; raises as `programs_of`."""
     compute = view.compute
     return PlannedProgram(
-        name=f"transfer {method} {benchmark}{view.at}",
+        name=f"transfer {method} {benchmark}{view.view_suffix}",
         model=view.model_of(method, transfer=True),
         train=view.fine_tuning_of(benchmark, method),
         num_images=num_images_of(view, benchmark),

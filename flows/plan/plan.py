@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.compute import StepChips
-from flows.config.departures import describe_departures
+from flows.config.paper_deviations import describe_paper_deviations
 from flows.config.processes import describe_processes
+from flows.config.settings import REFERENCE, Method
 from flows.config.stage_list import stages_of
-from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.graph.costs import num_images_of
 from flows.graph.graph import decode_of, mixture_of
 from flows.plan.dataset_sizes import DatasetSizes
@@ -241,7 +243,7 @@ def plan_of(
         beside=data.lines,
         notes=(
             *([line] if (line := describe_processes(config)) else []),
-            *describe_departures(config),
+            *describe_paper_deviations(config),
             *describe_parts(config),
             *planner.all_notes(),
         ),
@@ -273,7 +275,7 @@ class _Planner:
         self.notes: dict[str, None] = {}
 
     def pretraining(
-        self, stage: str, view: StudyConfig, method: Method, train: TrainConfig, chips: StepChips
+        self, stage: str, view: StudyView, method: Method, train: TrainConfig, chips: StepChips
     ) -> PlannedTraining:
         """Returns the row of one stage of a method."""
         self._check(f"{stage}.train" if view.is_higher else stage, train, chips.topology)
@@ -296,7 +298,7 @@ class _Planner:
         done = steps or 0
         step_s = _mean_step(shapes)
         return PlannedTraining(
-            name=f"{stage} {method}{view.on}",
+            name=f"{stage} {method}{view.backbone_suffix}",
             method=method,
             backbone=view.backbone,
             **_chips_fields(chips),
@@ -316,7 +318,7 @@ class _Planner:
 
     def _watch_bytes(
         self,
-        view: StudyConfig,
+        view: StudyView,
         method: Method,
         model: ModelConfig,
         train: TrainConfig,
@@ -346,7 +348,7 @@ class _Planner:
         return max(peaks, default=None)
 
     def transfers(
-        self, view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
+        self, view: StudyView, method: Method, pretrainings: Sequence[PlannedTraining]
     ) -> PlannedTraining:
         """Returns one row for all transfers of a method.
 
@@ -388,7 +390,7 @@ class _Planner:
         sent_s = chips.count * traffic / chips.topology.group_bytes(chips.count)
         count = len(view.fine_tunings) - len(unknown)
         return PlannedTraining(
-            name=f"{len(view.fine_tunings)} transfers{view.at} {method}",
+            name=f"{len(view.fine_tunings)} transfers{view.view_suffix} {method}",
             method=method,
             backbone=view.backbone,
             what="transfers",
@@ -408,7 +410,7 @@ class _Planner:
         )
 
     def evaluations(
-        self, view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
+        self, view: StudyView, method: Method, pretrainings: Sequence[PlannedTraining]
     ) -> PlannedTraining:
         """Returns one row for all evaluations of a method.
 
@@ -449,14 +451,14 @@ class _Planner:
         if unfit:
             gib = chips.program_bytes / GIB
             self.notes[
-                f"evaluations{view.at} {method} do not fit ({abbreviate_list(unfit, 3)}): a chip "
-                f"holds all weights and at least one row, in at most {gib:.1f} GiB"
+                f"evaluations{view.view_suffix} {method} do not fit ({abbreviate_list(unfit, 3)}): "
+                f"a chip holds all weights and at least one row, in at most {gib:.1f} GiB"
             ] = None
         # Rows never meet between chips, so only computing counts.
         pace, count = _pace_of(view, method, pretrainings), len(view.rows) - len(unknown)
         prefills = _chip_hours((pace, pace), flops) if pace else None
         return PlannedTraining(
-            name=f"{len(view.rows)} rows evaluated{view.at} {method}",
+            name=f"{len(view.rows)} rows evaluated{view.view_suffix} {method}",
             method=method,
             backbone=view.backbone,
             what="evaluations",
@@ -698,11 +700,11 @@ def _transfer_lines(plan: ResourcePlan) -> Iterator[str]:
 
 def _pretrainings(
     config: StudyConfig,
-) -> Iterator[tuple[str, StudyConfig, Method, TrainConfig, StepChips]]:
+) -> Iterator[tuple[str, StudyView, Method, TrainConfig, StepChips]]:
     # The order in which the graph trains them; Stage 1 is one for all methods of a backbone.
     shared, own = config.compute.chips_of_stage, config.compute.chips_of_cell
-    for pair in config.pairs:
-        stages = stages_of(pair)
+    for study in config.backbone_studies:
+        stages = stages_of(study)
         for stage in stages:
             if stage.is_shared:
                 yield stage.name, stage.view, REFERENCE, stage.train_config_of(REFERENCE), shared
@@ -753,7 +755,7 @@ def _mean_step(shapes: Sequence[BatchShape]) -> tuple[float, float] | None:
 
 
 def _pace_of(
-    view: StudyConfig, method: Method, pretrainings: Sequence[PlannedTraining]
+    view: StudyView, method: Method, pretrainings: Sequence[PlannedTraining]
 ) -> float | None:
     """Returns the time that a chip computes per FLOP in a method's last pretraining [s].
 

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from flows.config.benchmark import training_of
 from flows.config.compute import StepChips
+from flows.config.settings import REFERENCE, Method
 from flows.config.stage_list import Stage, stages_of
-from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.graph.costs import num_images_of
 from flows.graph.graph import decode_of, watch_of
 from flows.plan.parts import PlannedProgram, with_planned_microbatch
@@ -60,7 +62,7 @@ def programs_of(config: StudyConfig, topology: Topology) -> tuple[StudyProgram, 
 
 
 def _all_programs(config: StudyConfig, topology: Topology) -> Iterator[tuple[str, DeviceProgram]]:
-    for stage in (stage for pair in config.pairs for stage in stages_of(pair)):
+    for stage in (stage for study in config.backbone_studies for stage in stages_of(study)):
         for method in (REFERENCE,) if stage.is_shared else stage.methods:
             yield from _stage_programs(stage, method, topology)
     for view in config.views:
@@ -75,14 +77,14 @@ def _stage_programs(
 ) -> Iterator[tuple[str, DeviceProgram]]:
     deterministic = stage.view.compute.deterministic
     model, train = stage.view.model_of(method), stage.train_config_of(method)
-    name = f"{stage.name} {method}{stage.view.on}"
+    name = f"{stage.name} {method}{stage.view.backbone_suffix}"
     yield from _updates(name, model, train, 1, topology, deterministic=deterministic)
     for what, program in watch_programs(stage.view, method, model, train, topology):
         yield f"{name} {what}", program
 
 
 def watch_programs(
-    view: StudyConfig, method: Method, model: ModelConfig, train: TrainConfig, topology: Topology
+    view: StudyView, method: Method, model: ModelConfig, train: TrainConfig, topology: Topology
 ) -> Iterator[tuple[str, HeldOutProgram | TrainProgram]]:
     """Yields the programs of `watch` beside a stage: held-out losses, then the probe's updates.
 
@@ -114,12 +116,12 @@ def watch_programs(
 
 
 def _transfer_programs(
-    view: StudyConfig, method: Method, topology: Topology
+    view: StudyView, method: Method, topology: Topology
 ) -> Iterator[tuple[str, DeviceProgram]]:
     model = view.model_of(method, transfer=True)
     for benchmark in view.fine_tunings:
         yield from _updates(
-            f"transfer {benchmark}{view.at} {method}",
+            f"transfer {benchmark}{view.view_suffix} {method}",
             model,
             view.fine_tuning_of(benchmark, method),
             num_images_of(view, benchmark),
@@ -161,7 +163,7 @@ def _shapes_of(train: TrainConfig) -> ProgramConfig:
 
 
 def _evaluation_programs(
-    view: StudyConfig, method: Method, topology: Topology
+    view: StudyView, method: Method, topology: Topology
 ) -> Iterator[tuple[str, DeviceProgram]]:
     free = SHARE * (topology.chip.program_bytes - _BFLOAT16 * num_params(view.model_of(method)))
     for row in view.rows.values():
@@ -178,7 +180,7 @@ def _evaluation_programs(
                 beams=config.decoding.beams,
             )
             rows = rows_that_fit(config.batch_size, needed, free)
-            where = f"evaluation {training or 'zero-shot'}{view.at} {method}"
+            where = f"evaluation {training or 'zero-shot'}{view.view_suffix} {method}"
             yield (
                 f"{where}, tower",
                 TowerProgram(model=model, rows=rows, num_images=images),
@@ -197,11 +199,11 @@ def _evaluation_programs(
             )
 
 
-def _spectral_programs(view: StudyConfig, method: Method) -> Iterator[tuple[str, DeviceProgram]]:
+def _spectral_programs(view: StudyView, method: Method) -> Iterator[tuple[str, DeviceProgram]]:
     model = view.model_of(method)
-    yield f"spectra{view.at} {method}, tower", TowerProgram(model=model, rows=BATCH)
+    yield f"spectra{view.view_suffix} {method}, tower", TowerProgram(model=model, rows=BATCH)
     for budget in view.budgets_of(method):
         yield (
-            f"spectra{view.at} {method}, {budget} tokens",
+            f"spectra{view.view_suffix} {method}, {budget} tokens",
             AttentionProgram(model=model, budget=budget, rows=BATCH),
         )

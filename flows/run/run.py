@@ -17,8 +17,8 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
-from flows.config.departures import describe_departures
 from flows.config.disk_use import describe_disk_use
+from flows.config.paper_deviations import describe_paper_deviations
 from flows.config.study import StudyConfig
 from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.explain import Explanation, explain_study
@@ -247,7 +247,7 @@ class Run:
                 print(line, flush=True)
         for line in config.describe_budgets():
             log.warning(line)
-        for line in describe_departures(config):
+        for line in describe_paper_deviations(config):
             log.info(line)
         log.info(run_log.opening_line(graph, reused, explanation.is_reused))
         for node in graph.nodes:

@@ -17,7 +17,9 @@ from pydantic import Field
 from flows.config.benchmark import metric_of, trained_on
 from flows.config.load import apply_overrides
 from flows.config.references import connector_reference
-from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
+from flows.config.settings import MAX_PRETRAIN_SEEDS, Method, StudySettings
+from flows.config.study import StudyConfig, offer_connectors
+from flows.config.view import StudyView
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.graph.inputs import check_study, read_inputs
@@ -180,14 +182,14 @@ class Sweep:
         # What the study has already is left out: a sweep that adds nothing has no words.
         words = []
         # A budget above the number of patches at the study's own resolution is for Stage 2.
-        full = max(pair.model.vision.num_patches for pair in config.pairs)
+        full = max(pair.model.vision.num_patches for pair in config.backbone_studies)
         larger = [b for b in self.budgets if b > full and config.stage2 is not None]
         smaller = [b for b in self.budgets if b not in larger]
         methods = {_method_name(config, "methods", method): method for method in self.methods}
         if more := [reference for name, reference in methods.items() if name not in config.methods]:
             current_references = map(config.reference_of, config.methods)
             words.append(f"methods=[{', '.join([*current_references, *more])}]")
-        views = config.pairs[0].resolutions
+        views = config.backbone_studies[0].resolutions
         wanted: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {
             "budgets": (config.budgets, smaller),
             **{
@@ -275,7 +277,7 @@ class SweepRun:
           ConfigError: naming what is wrong.
         """
         if self.sweep.until_decided:
-            for study in self.config.pairs:
+            for study in self.config.backbone_studies:
                 _method_pairs(study, self.sweep.compare)
         # Such scores have no transfer seed: only another pretraining gives another one.
         if self.config.zero_shot and (self.sweep.until_decided or self.sweep.add_seeds):
@@ -372,14 +374,14 @@ class SweepRun:
         }
         compared = [
             (study, pair)
-            for study in config.pairs
+            for study in config.backbone_studies
             for pair in _method_pairs(study, self.sweep.compare)
         ]
         abandoned = _abandoned_cells(explanation, failures_by_node(self.store, explanation))
         decisions = {}
         for study, pair in compared:
             seeds, rows = _compared_rows(study, scores.keys(), *pair, abandoned=abandoned)
-            names = f"{pair[0]}{study.on}", f"{pair[1]}{study.on}"
+            names = f"{pair[0]}{study.backbone_suffix}", f"{pair[1]}{study.backbone_suffix}"
             if not seeds:
                 decisions[names] = _OPEN
                 continue
@@ -649,23 +651,23 @@ def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
     )
 
 
-def _place_of(view: StudyConfig) -> str:
+def _place_of(view: StudyView) -> str:
     backbone = f" on {view.backbone}" if view.backbone else ""
     return backbone + (f" at {view.model.vision.image_px} px" if view.is_higher else "")
 
 
-def _seeds_of(config: StudyConfig) -> str:
+def _seeds_of(config: StudySettings) -> str:
     pretrainings = config.num_pretrain_seeds
     seeds = counted(config.num_seeds, "seed")
     return seeds + (f" of {pretrainings} pretrainings" * (pretrainings > 1))
 
 
-def _method_name(config: StudyConfig, field: str, method: str) -> Method:
+def _method_name(config: StudySettings, field: str, method: str) -> Method:
     """Returns a method as steps name it; the study's methods are named so already."""
     return method if method in config.methods else connector_reference(field, method)
 
 
-def _method_pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
+def _method_pairs(config: StudyView, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
     # The first is compared with each of the others, where they serve a budget in common:
     #
     #   compare = parcel, m3, vanilla   ─▶   (parcel, m3), (parcel, vanilla)
@@ -717,7 +719,7 @@ class _ComparedRow:
 
 
 def _compared_rows(
-    config: StudyConfig,
+    config: StudyView,
     scored: Set[CellKey],
     first: Method,
     other: Method,
@@ -735,7 +737,7 @@ def _compared_rows(
         _ComparedRow(
             name=name,
             budgets=budgets,
-            training=f"{view.prefix}{trained_on(row.benchmark)}",
+            training=f"{view.key_prefix}{trained_on(row.benchmark)}",
             metric=metric_of(row.benchmark, view.transfers[row.benchmark]),
         )
         for view in config.resolutions

@@ -44,9 +44,9 @@ def flops_models(
             kinds = [*more, model.connector.kind]
             return {"": _with_connectors(model, image_px, {}, kinds)}
         models = {}
-        for pair in load(config).pairs:
-            views = {view.model.vision.image_px: view for view in pair.resolutions}
-            view = views.get(image_px or 0, pair)
+        for study in load(config).backbone_studies:
+            views = {view.model.vision.image_px: view for view in study.resolutions}
+            view = views.get(image_px or 0, study)
             kinds = [*more, *map(view.connector_of, view.methods)]
             models[view.backbone] = _with_connectors(view.model, image_px, view.connectors, kinds)
         return models

@@ -80,11 +80,11 @@ def run(
     config = load_study(words, store)
     opened = open_store(store, make=not explain)
     from flows.config.choices_of_ours import choices_of_ours
-    from flows.config.departures import describe_departures
+    from flows.config.paper_deviations import describe_paper_deviations
     from flows.graph.explain import explain_study
 
-    departures = describe_departures(config, listed=explain)
-    for line in (*config.describe_budgets(), *departures):
+    deviations = describe_paper_deviations(config, listed=explain)
+    for line in (*config.describe_budgets(), *deviations):
         typer.echo(line, err=True)
     # Before anything is opened, so that they can be read where there are no data yet.
     for subject, why in choices_of_ours(config) if explain else ():

@@ -182,7 +182,7 @@ def test_a_first_day_is_fetched_checked_and_explained(tmp_path: Path):
     # ChartQA as its authors publish it, with charts of our own; of the others the folders.
     sizes = CorpusConfig(num_web=0, num_charts=20, num_scenes=0, num_videos=0, num_defects=0)
     render_corpus(sizes, f"{tmp_path}/data")
-    for name in data_folders(study):
+    for name in data_folders(study.views):
         (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
     page = ROOT / "docs/tutorials/first_day.md"
     waiting: list[list[str]] = []

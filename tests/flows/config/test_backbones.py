@@ -107,7 +107,7 @@ def test_what_all_backbones_read_is_named_by_none_and_made_once():
 
 def test_a_stage_2_ends_names_with_the_resolution_and_then_the_backbone():
     config = study(STAGE_2, "methods=[vanilla]")
-    assert [view.at for view in config.views] == [
+    assert [view.view_suffix for view in config.views] == [
         "@paligemma2",
         "@448@paligemma2",
         "@clip+llama",
@@ -124,7 +124,7 @@ def test_a_stage_2_ends_names_with_the_resolution_and_then_the_backbone():
 
 
 def test_budgets_are_as_many_tokens_on_each_tower_but_for_all_tokens():
-    own, clip = study().pairs
+    own, clip = study().backbone_studies
     assert (own.budgets, clip.budgets) == ((16, 64, 256), (16, 64, 576))
     # Halves of 24 x 24 patches: M³ serves 1, 9, 36, 144 and 576 tokens, PARCEL those from 36 on.
     assert clip.train_budgets["m3"] == (576,)
@@ -132,7 +132,7 @@ def test_budgets_are_as_many_tokens_on_each_tower_but_for_all_tokens():
     assert clip.connectors["parcel"].buckets == ()
     assert own.connectors["parcel"].buckets == (62, 64, 256)
     stated = "budgets: [36, 576], train_budgets: {mqt: [576]}, connectors: {mqt: {num_heads: 2}}"
-    clip = study("train_budgets.m3=[256]", clip=f"model: {PAIR}, {stated}").pairs[1]
+    clip = study("train_budgets.m3=[256]", clip=f"model: {PAIR}, {stated}").backbone_studies[1]
     assert (clip.budgets, clip.train_budgets["mqt"], clip.train_budgets["m3"]) == (
         (36, 576), (576,), (576,),
     )  # fmt: skip
@@ -142,11 +142,13 @@ def test_budgets_are_as_many_tokens_on_each_tower_but_for_all_tokens():
 
 def test_the_other_decoder_has_its_own_caps_and_the_rows_of_the_trained_tokenizer():
     words = ["model.attn_softcap=50", "model.final_softcap=30"]
-    own, clip = study(*words).pairs
+    own, clip = study(*words).backbone_studies
     assert (own.model.attn_softcap, clip.model.attn_softcap) == (50, 0)
     assert clip.model.text.vocab_size == own.model.text.vocab_size
     llama = ["model.text={family: llama, " + LLAMA[1:]]
-    first, second = load(overrides=[*llama, "backbones=[siglip+llama, siglip+gemma2]"]).pairs
+    first, second = load(
+        overrides=[*llama, "backbones=[siglip+llama, siglip+gemma2]"]
+    ).backbone_studies
     assert (first.model.attn_softcap, second.model.attn_softcap) == (0, 50)
 
 
@@ -154,8 +156,8 @@ def test_a_start_is_of_the_backbone_whose_tower_and_decoder_it_has():
     words = ["start=/a", "tokenizer.path=/a/tokenizer.model"]
     stated = f"model: {PAIR}, start: /b, tokenizer: {{path: /b/tokenizer.model}}, stage1: null"
     config = study(*words, clip=stated)
-    assert [pair.start for pair in config.pairs] == ["/a", "/b"]
-    assert [pair.stage1 is None for pair in config.pairs] == [False, True]
+    assert [pair.start for pair in config.backbone_studies] == ["/a", "/b"]
+    assert [pair.stage1 is None for pair in config.backbone_studies] == [False, True]
     assert config.input_paths == {
         "backbones.paligemma2.tokenizer.path": "/a/tokenizer.model",
         "backbones.paligemma2.start": "/a",
@@ -168,7 +170,7 @@ def test_a_start_is_of_the_backbone_whose_tower_and_decoder_it_has():
 
 
 def test_a_stage_of_a_backbone_changes_the_studys():
-    own, clip = study(clip=f"model: {PAIR}, stage1: {{peak_lr: 0.5}}").pairs
+    own, clip = study(clip=f"model: {PAIR}, stage1: {{peak_lr: 0.5}}").backbone_studies
     assert own.stage1 is not None
     assert clip.stage1 == dataclasses.replace(own.stage1, peak_lr=0.5)
 
@@ -178,7 +180,7 @@ def test_a_record_is_read_as_it_was_written_and_takes_overrides():
     record = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     assert json.loads(json.dumps(record)) == record
     again = check_config(record, source="record")
-    assert (again, again.pairs) == (config, config.pairs)
+    assert (again, again.backbone_studies) == (config, config.backbone_studies)
     changed = apply_overrides(
         record,
         [
@@ -189,7 +191,7 @@ def test_a_record_is_read_as_it_was_written_and_takes_overrides():
         ],
         source="record",
     )
-    own, clip = changed.pairs
+    own, clip = changed.backbone_studies
     assert (own.num_seeds, clip.num_seeds) == (2, 2)
     assert own.intermediary is not None
     assert own.intermediary.total_steps == 7
@@ -208,7 +210,7 @@ def test_a_file_adds_to_the_backbones_of_its_base_and_a_list_replaces_them(tmp_p
     assert list(load(over).backbones) == ["siglip2+llama3.2-1b", "siglip2+gemma3"]
     assert list(load(own).backbones) == ["siglip+gemma3"]
     words = ["backbones.siglip2+llama3.2-1b.budgets=[64, 256]"]  # The name itself has a dot.
-    assert load(base, words).pairs[1].budgets == (64, 256)
+    assert load(base, words).backbone_studies[1].budgets == (64, 256)
     assert read_config(over)["backbones"]["siglip2+gemma3"] == {}
 
 
@@ -233,9 +235,12 @@ def test_a_sweep_adds_to_every_backbone_and_decides_on_each():
         "budgets=[16, 64, 256, 144]",
         "backbones.clip+llama.budgets=[16, 576, 64, 144]",
     ]
-    for pair in config.pairs:
+    for pair in config.backbone_studies:
         _, rows = _compared_rows(pair, set(), "parcel", "mqt")
-        assert [row.name for row in rows] == [f"chartqa{pair.on}", f"refcoco{pair.on}"]
+        assert [row.name for row in rows] == [
+            f"chartqa{pair.backbone_suffix}",
+            f"refcoco{pair.backbone_suffix}",
+        ]
 
 
 @pytest.mark.parametrize("others", ["", "paligemma2: {}, "])
@@ -292,6 +297,19 @@ def test_a_difference_has_the_key_that_states_the_value(others: str):
             ["backbones=[paligemma2, clip-b-224+llama]", "stage2={image_px: 450}"],
             "stage2: vision.image_px must be a multiple of vision.patch_px",
         ),
+        (
+            [
+                f"backbones={{paligemma2: {{}}, clip+llama: {{model: {PAIR}, start: /b}}}}",
+                *("methods=[vanilla, parcel]", "train_budgets={}", "num_seeds=1"),
+                *(
+                    "start=/a",
+                    "stage1=null",
+                    "intermediary=null",
+                    "transfers.chartqa.zero_shot=true",
+                ),
+            ],
+            "paligemma2: transfers.chartqa.zero_shot must come with a stage that trains parcel",
+        ),
         (["backbones.mine=null"], "null drops a backbone, and there is none of that name"),
         (["backbones={paligemma2: {vision: clip}}"], "no such key. Accepted: model, tokenizer"),
         (
@@ -321,7 +339,7 @@ def test_a_recipe_is_the_registrys_for_the_backbones_images():
         "transfers": {"gqa": {}, "infovqa": {"train": {"peak_lr": 0.25}}},
         "backbones": {"paligemma2": {}, "large": {"model": model}},
     }
-    small, large = check_config(values, source="here").pairs
+    small, large = check_config(values, source="here").backbone_studies
     alone = check_config(
         {**values, "backbones": {}, "budgets": [1024], "model": model}, source="here"
     )

@@ -41,7 +41,7 @@ def test_steps_that_a_config_states_replace_the_recipes_epochs():
 def test_every_benchmark_has_a_recipe_and_its_rows_by_default():
     tuned = {name: b for name, b in BENCHMARKS.items() if b.final_split or b.parent}
     everything = study({name: {} for name in tuned})
-    assert len(everything.rows) == sum(len(b.rows) for b in tuned.values()) == 47
+    assert len(everything.views[0].rows) == sum(len(b.rows) for b in tuned.values()) == 47
     plan = results_plan(everything)
     assert len(plan.groups[MAIN_SUITE]) == 27
     # VATEX has no part in any mean, though its row is scored like any other.
@@ -57,7 +57,7 @@ def test_what_has_no_training_split_is_scored_with_a_stages_checkpoint():
     config = study({"mme": {}, "mmmu": {}}, num_seeds=1)
     assert config.zero_shot == ("mme", "mmmu")
     assert not config.fine_tunings
-    assert list(config.rows) == ["mme:perception", "mme:cognition", "mmmu"]
+    assert list(config.views[0].rows) == ["mme:perception", "mme:cognition", "mmmu"]
     with pytest.raises(
         ConfigError, match=r"mmmu\.zero_shot must be true, got false: mmmu has no training"
     ):
@@ -66,12 +66,12 @@ def test_what_has_no_training_split_is_scored_with_a_stages_checkpoint():
 
 def test_rows_are_named_by_benchmark_and_by_split_where_there_are_several():
     one = study({"refcoco": {"eval_splits": ["refcocog_val"]}, "gqa": {}})
-    assert list(one.rows) == ["refcoco", "gqa"]
-    assert one.rows["refcoco"].split == "refcocog_val"
+    assert list(one.views[0].rows) == ["refcoco", "gqa"]
+    assert one.views[0].rows["refcoco"].split == "refcocog_val"
     several = study({"refcoco": {}, "msvd_qa": {"transfer": False}})
-    assert len(several.rows) == 8
-    assert several.rows["refcoco:refcocoplus_testB"].split == "refcocoplus_testB"
-    datasets = datasets_of(several)
+    assert len(several.views[0].rows) == 8
+    assert several.views[0].rows["refcoco:refcocoplus_testB"].split == "refcocoplus_testB"
+    datasets = datasets_of(several.views[0])
     assert datasets["refcoco:refcocog_test/eval"].split == "refcocog_test"
     assert [name for name in datasets if name.endswith("/train")] == [
         "refcoco/train",
@@ -83,10 +83,11 @@ def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(
     monkeypatch: pytest.MonkeyPatch,
 ):
     alone, both = study({"marvl": {}}), study({"nlvr": {"train": {"peak_lr": 0.5}}, "marvl": {}})
-    train, scored = datasets_of(alone)["nlvr/train"], datasets_of(alone)["marvl/eval"]
+    found = datasets_of(alone.views[0])
+    train, scored = found["nlvr/train"], found["marvl/eval"]
     assert (train.reader, train.split) == ("nlvr", "train+dev")
     assert (scored.reader, scored.split) == ("marvl", "id+sw+ta+tr+zh")
-    assert datasets_of(both)["nlvr/train"] == train
+    assert datasets_of(both.views[0])["nlvr/train"] == train
     assert list(alone.fine_tunings) == list(both.fine_tunings) == ["nlvr"]
     assert alone.fine_tunings["nlvr"].batch_size == 256
     assert both.fine_tunings["nlvr"].peak_lr == 0.5
@@ -104,7 +105,7 @@ def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(
 def test_a_published_benchmark_may_ask_in_other_words():
     short = "{text}\nAnswer the question using a single word or phrase."
     transfers = {"gqa": {"prompt": short}, "pope": {"zero_shot": True}, "aokvqa_mc": {}}
-    asked = datasets_of(study(transfers, num_seeds=1))
+    asked = datasets_of(study(transfers, num_seeds=1).views[0])
     assert {asked[f"gqa/{name}"].reader.prompt for name in ("train", "eval")} == {short}
     assert asked["pope/eval"].reader == "pope"
     assert "vqav2/train" not in asked

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.config.choices_of_ours import DEPARTURES, choices_of_ours
-from flows.config.departures import describe_departures
+from flows.config.choices_of_ours import DEVIATIONS, choices_of_ours
 from flows.config.load import load
+from flows.config.paper_deviations import describe_paper_deviations
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -24,7 +24,7 @@ MARKED_CODE = {
     "model/connector/config.py": [
         "model.connector.query_std 0.02, model.connector.parcel_key_positions false"
     ],
-    # `mqt_keys: content`, which no study of the paper has; `describe_departures` tells of it.
+    # `mqt_keys: content`, which no study of the paper has; `describe_paper_deviations` tells of it.
     "model/connector/mqt.py": ["methods mqt_sa"],
     "model/connector/m3.py": ["methods m3_sa"],
     "model/connector/parcel.py": [
@@ -60,10 +60,10 @@ def listed_text() -> str:
     """The text of `LISTED`, of the lists as they are."""
     studies = [load(CONFIGS / f"{name}.yaml") for name in STUDIES]
     lines = []
-    for departure in DEPARTURES:
-        counts = [len(departure.find(study)) for study in studies]
+    for deviation in DEVIATIONS:
+        counts = [len(deviation.find(study)) for study in studies]
         subjects = [
-            departure.subject(study) for study, num in zip(studies, counts, strict=True) if num
+            deviation.subject(study) for study, num in zip(studies, counts, strict=True) if num
         ]
         if subjects:
             lines.append("".join(f"{num:3}" for num in counts) + f"  {subjects[0]}\n")
@@ -73,13 +73,13 @@ def listed_text() -> str:
 def found_keys(name: str) -> set[str]:
     """All keys that the list of a study is made from; of items of a list, with their value."""
     study = load(CONFIGS / f"{name}.yaml")
-    found = [pair for departure in DEPARTURES for pair in departure.find(study)]
+    found = [pair for deviation in DEVIATIONS for pair in deviation.find(study)]
     return {f"{key} {value}" if key == "methods" else key for key, value in found}
 
 
 def test_the_lists_of_the_papers_three_studies_say_what_is_written_beside_this_test():
     assert listed_text() == LISTED.read_text()
-    # What `--explain` prints is these departures, and no others.
+    # What `--explain` prints is these deviations, and no others.
     for place, name in enumerate(STUDIES):
         num = sum(line.split()[place] != "0" for line in LISTED.read_text().splitlines())
         assert len([*choices_of_ours(load(CONFIGS / f"{name}.yaml"))]) == num
@@ -182,16 +182,16 @@ def test_a_mixture_that_is_not_screened_against_all_splits_is_listed():
 
 def test_a_run_of_the_papers_study_counts_what_is_ours_in_one_line_and_no_other_run_does():
     study = load(CONFIGS / "paper_448.yaml")
-    (line,) = describe_departures(study)
+    (line,) = describe_paper_deviations(study)
     assert f"note: {len(ours('paper_448'))} choices of this study are ours" in line
-    assert not [*describe_departures(study, listed=True)]
+    assert not [*describe_paper_deviations(study, listed=True)]
     for path in sorted(CONFIGS.glob("*.yaml")):
         other = load(path)
         if path.stem.startswith("paper"):
             assert other.paper
         else:
             assert not [*choices_of_ours(other)], path.stem
-    assert not [*describe_departures(load())]
+    assert not [*describe_paper_deviations(load())]
 
 
 def test_explain_prints_the_list_before_anything_is_opened(parcel, tmp_path):

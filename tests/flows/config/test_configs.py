@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.config.benchmark import recipe_of
-from flows.config.departures import describe_departures
 from flows.config.input_files import data_folders
 from flows.config.load import load
+from flows.config.paper_deviations import describe_paper_deviations
 from flows.config.stage_list import stages_of
 from flows.config.study import StudyConfig
 from flows.graph.datasets import datasets_of
@@ -46,7 +46,7 @@ def shipped(name: str, *words: str) -> StudyConfig:
 def given(name: str, folder: Path) -> StudyConfig:
     """A shipped study, and empty folders and small files in place of what it is given."""
     study = shipped(name)
-    for part in data_folders(study):
+    for part in data_folders(study.views):
         (folder / "data" / part).mkdir(parents=True, exist_ok=True)
     start = folder / "start"
     start.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ def test_transfers_train_what_the_recipes_of_big_vision_train(method: str):
     paths = set(param_shapes(model))
     parts = {path.partition("/")[0] for path in paths}
     assert parts == {"vision", "text", "projector", *(["connector"] if method == "parcel" else [])}
-    for view in shipped("paper_448").resolutions:
+    for view in shipped("paper_448").views:
         for name, train in view.fine_tunings.items():
             kept = {path for path in paths if not path.startswith("text/")}
             expected = kept if name in FROZEN_AT[view.model.vision.image_px] else set()
@@ -119,7 +119,7 @@ def test_transfers_train_what_the_recipes_of_big_vision_train(method: str):
 
 
 def test_pictures_of_the_papers_mixture_are_augmented_and_those_of_its_transfers_are_not():
-    for view in shipped("paper_448", "data_root=raw").resolutions:
+    for view in shipped("paper_448", "data_root=raw").views:
         strengths = {name: spec.prepare.augmentation() for name, spec in datasets_of(view).items()}
         mixture = {name for name in strengths if name.startswith("mixture/")}
         assert mixture
@@ -129,7 +129,7 @@ def test_pictures_of_the_papers_mixture_are_augmented_and_those_of_its_transfers
 
 
 def test_the_papers_rows_and_budgets_are_those_of_its_tables():
-    low, high = shipped("paper_448").resolutions
+    low, high = shipped("paper_448").views
     assert set(low.transfers) == {
         name for name, benchmark in BENCHMARKS.items() if benchmark.final_split or benchmark.parent
     } - {"pope"}
@@ -147,7 +147,7 @@ def test_the_papers_rows_and_budgets_are_those_of_its_tables():
 
 
 def test_the_paper_at_448_px_reuses_all_of_the_paper_at_224_px():
-    low, both = shipped("paper_224"), shipped("paper_448").resolutions[0]
+    low, both = shipped("paper_224"), shipped("paper_448").views[0]
     for field in ("stage1", "intermediary", "sources", "prepare", "hygiene", "transfers", "model"):
         assert getattr(low, field) == getattr(both, field)
 
@@ -167,8 +167,8 @@ def test_the_papers_ablations_are_those_of_its_table_3():
         "mqt_sa": (16, 64, 256),
         "m3_sa": (16, 64, 256),
     }
-    assert set(study.rows) == set(results_plan(paper).groups[MAIN_SUITE])
-    assert len(study.rows) == 27
+    assert set(study.views[0].rows) == set(results_plan(paper).groups[MAIN_SUITE])
+    assert len(study.views[0].rows) == 27
     assert study.seeds == paper.seeds
     for benchmark in study.fine_tunings:
         for method in ("vanilla", "parcel"):
@@ -206,13 +206,13 @@ def test_one_gpu_has_the_registrys_batches_and_trains_adapters():
     study = shipped("pali3b_1gpu")
     assert (len(study.methods), len(study.fine_tunings), len(study.seeds)) == (5, 10, 3)
     assert study.intermediary is not None
-    (note,) = describe_departures(study)
+    (note,) = describe_paper_deviations(study)
     assert note.startswith(
         "note: intermediary, transfers.chartqa, transfers.docvqa and 8 more train adapters of the "
         "decoder (lora), a departure from the paper"
     )
-    assert not [line for line in describe_departures(shipped("paper_448")) if "lora" in line]
-    assert [*describe_departures(shipped("small_scale"))] == [
+    assert not [line for line in describe_paper_deviations(shipped("paper_448")) if "lora" in line]
+    assert [*describe_paper_deviations(shipped("small_scale"))] == [
         "note: mqt_content, mqt_content_uniform attend to features by content, too (mqt_keys), a "
         "departure from the paper, whose MQT is the official one: by position alone."
     ]
@@ -327,14 +327,14 @@ def test_a_first_day_says_where_it_departs_and_fetches_nothing_by_hand():
         1,
     )
     trained = "intermediary, transfers.chartqa, transfers.textvqa train adapters"
-    assert any(trained in note for note in describe_departures(study))
+    assert any(trained in note for note in describe_paper_deviations(study))
     text = (CONFIGS / "first_day.yaml").read_text()
     fetched = re.search(r"data fetch (chartqa .*) --to", text)
     assert fetched is not None
     named = select_data_sets(load_catalogue(), tuple(fetched[1].split()))
     assert "coco2014" in named  # Which some of them need.
     assert not [name for name, data in named.items() if data.by_hand or data.gated]
-    assert {data.folder for data in named.values()} >= set(data_folders(study))
+    assert {data.folder for data in named.values()} >= set(data_folders(study.views))
     assert study.intermediary is not None
     for name, train in study.fine_tunings.items():
         assert train.lora is not None
@@ -361,7 +361,7 @@ def test_a_pairs_config_is_its_bases_with_other_towers():
 
 def test_llavas_stages_are_as_published():
     study = shipped("llava15")
-    align, _, instruct = stages_of(study)
+    align, _, instruct = stages_of(study.views[0])
     told = [(s.name, s.recipe.batch_size, s.recipe.peak_lr) for s in (align, instruct)]
     assert told == [("stage1", 256, 1e-3), ("instruct", 128, 2e-5)]
     for stage, rows in ((align, 558_128), (instruct, 665_298)):
@@ -425,7 +425,7 @@ def test_every_step_is_told_before_anything_runs(name: str, stages: list[str], t
     assert told == {node.name for node in graph.nodes}
     assert set(stages) <= told
     transfers = sum(
-        len(view.fine_tunings) * len(study.methods) * len(view.seeds) for view in study.resolutions
+        len(view.fine_tunings) * len(study.methods) * len(view.seeds) for view in study.views
     )
     assert sum(name.startswith("transfer ") for name in told) == transfers
     assert any(name.startswith("stage1") for name in told) == (study.stage1 is not None)

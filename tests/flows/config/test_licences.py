@@ -24,7 +24,7 @@ STUDY = (
 
 
 def test_a_config_states_licences_as_texts_or_in_full():
-    found = datasets_of(load(overrides=STUDY))
+    found = datasets_of(load(overrides=STUDY).views[0])
     assert found["mixture/web"].licence == Licence(licence="CC-BY-4.0")
     assert found["mixture/more"].licence == Licence()
     in_full = Licence(licence="GPL-3.0", holder="Ahmed Masry", address="https://a.org")
@@ -39,7 +39,7 @@ def test_a_config_states_licences_as_texts_or_in_full():
 
 
 def test_what_states_no_licence_has_the_identity_that_it_had():
-    plain, stated = (datasets_of(load(overrides=words)) for words in ((), STUDY))
+    plain, stated = (datasets_of(load(overrides=words).views[0]) for words in ((), STUDY))
     assert "licence" not in identity_json(plain["mixture/web"])
     assert '"licence":{"licence":"CC-BY-4.0"}' in identity_json(stated["mixture/web"])
 
@@ -47,7 +47,7 @@ def test_what_states_no_licence_has_the_identity_that_it_had():
 def licence(words: list[str]) -> Licence:
     """The licence of the web corpus of a study."""
     study = load(overrides=words)
-    return datasets_of(study, read_inputs(study).licences)["mixture/web"].licence
+    return datasets_of(study.views[0], read_inputs(study).licences)["mixture/web"].licence
 
 
 def test_what_fetched_data_have_beside_them_holds_unless_the_config_says_otherwise(tmp_path: Path):

@@ -33,7 +33,7 @@ def study(**stage2: Any) -> StudyConfig:
 
 
 def high(**stage2: Any) -> StudyConfig:
-    return study(**stage2).resolutions[1]
+    return study(**stage2).views[1]
 
 
 def step(graph: StudyGraph, name: str) -> Step:
@@ -119,7 +119,7 @@ def test_records_and_recipes_are_those_of_the_larger_images():
         },
     }
     config = check_config(values, source="here")
-    low, view = config.resolutions
+    low, view = config.views
     assert (view.prepare.image_px, view.prepare.num_shards) == (448, 3)
     (source,) = view.sources
     assert source.prepare == dataclasses.replace(low.sources[0].prepare, image_px=448)
@@ -147,7 +147,7 @@ def test_a_recorded_config_is_the_config_again():
     config = study(transfers={"refcoco": None, "textvqa": {}}, budgets=[64, 1024])
     recorded = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     assert check_config(recorded, source="record") == config
-    assert list(check_config(recorded, source="record").resolutions[1].transfers) == [
+    assert list(check_config(recorded, source="record").views[1].transfers) == [
         "chartqa",
         "msvd_qa",
         "textvqa",
@@ -156,7 +156,7 @@ def test_a_recorded_config_is_the_config_again():
 
 def test_costs_are_those_of_the_resolution():
     config = study()
-    low, top = ({(c.method, c.budget): c for c in costs_of(view)} for view in config.resolutions)
+    low, top = ({(c.method, c.budget): c for c in costs_of(view)} for view in config.views)
     assert top["parcel", 256].tflops > low["parcel", 256].tflops
     assert top["vanilla", 1024].kv_mb > low["vanilla", 256].kv_mb
     assert {row for cost in top.values() for row in cost.benchmarks} == {
@@ -247,21 +247,22 @@ def test_a_start_that_does_not_fit_is_refused_before_anything_runs(
 ):
     config = begun(tmp_path, *words, of=of)
     with pytest.raises(ConfigError, match=told):
-        check_input_files(config)
+        check_input_files(config.views[0])
 
 
 def test_a_start_with_the_connector_of_its_method_is_taken(tmp_path: Path):
     config = begun(tmp_path, "stage1=null", "methods=[parcel]", of="parcel")
     assert step(checked_graph(config), "intermediary parcel").inputs["init"].name == "start"
-    check_input_files(begun(tmp_path / "again", of="m3"))  # It has pooling only, and no parameters.
+    # M³ has pooling only, and no parameters.
+    check_input_files(begun(tmp_path / "again", of="m3").views[0])
 
 
 def test_what_is_no_checkpoint_of_anybody_is_refused(tmp_path: Path):
     (tmp_path / "weights.npz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"start cannot be read, got .*weights\.npz"):
-        check_input_files(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz"))
+        check_input_files(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz").views[0])
     with pytest.raises(ConfigError, match=r"start must be an \.npz of big_vision, .*no such path"):
-        check_input_files(begun(tmp_path / "b", "stage1=null", "start=gone"))
+        check_input_files(begun(tmp_path / "b", "stage1=null", "start=gone").views[0])
 
 
 def test_softcaps_of_transfers_are_kept_where_a_study_says_so():

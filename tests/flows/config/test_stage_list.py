@@ -34,15 +34,15 @@ def transfer(config: StudyConfig, method: str, at: str = "") -> str:
 
 def test_the_papers_three_are_three_values():
     config = study(words=(f"stage2={json.dumps({'train': SHORT})}",))
-    stages = stages_of(config)
-    assert [(s.name, s.key, s.view.at) for s in stages] == [
+    stages = stages_of(config.views[0])
+    assert [(s.name, s.key, s.view.view_suffix) for s in stages] == [
         ("stage1", "stage1", ""),
         ("intermediary", "intermediary", ""),
         ("stage2", "stage2.train", "@448"),
     ]
     assert [s.is_shared for s in stages] == [True, False, False]
     assert stages[0].methods == ("vanilla",)
-    assert stages_of(study(words=("intermediary=null",)))[-1].name == "stage1"
+    assert stages_of(study(words=("intermediary=null",)).views[0])[-1].name == "stage1"
 
 
 def test_the_studys_microbatch_is_that_of_trainings_that_state_none():
@@ -86,7 +86,7 @@ def test_a_stage_of_ones_own_is_between_its_method_and_its_transfers():
     assert known.items() <= now.items()
     planned = study(anneal, words=("compute.topology=h100:1",))
     rows = [row[:4] for row in _pretrainings(planned)]
-    assert ("anneal", planned, "parcel", added.config.train) in rows
+    assert ("anneal", planned.views[0], "parcel", added.config.train) in rows
 
 
 def test_stage_2_begins_from_the_last_stage_and_others_may_follow_it():
@@ -125,9 +125,9 @@ def test_a_stage_may_have_a_resolution_and_transfers_of_its_own():
     late = {"name": "late", "after": "stage3", "train": {**SHORT, "batch_size": 4}}
     words = (f"stage2={json.dumps({'train': SHORT, 'num_seeds': 1})}",)
     config = study(third, late, words=words)
-    assert [view.model.vision.image_px for view in config.resolutions] == [224, 448, 896]
-    view = config.resolutions[2]
-    assert (view.methods, view.prefix) == (("parcel",), "stages.0.resolution.")
+    assert [view.model.vision.image_px for view in config.views] == [224, 448, 896]
+    view = config.views[2]
+    assert (view.methods, view.key_prefix) == (("parcel",), "stages.0.resolution.")
     assert (view.prepare.image_px, view.budgets) == (896, (256, 1024, 4096))
     graph, before = graph_of(config), graph_of(study(words=words))
     assert init(graph, "stage3 parcel") == "stage2 parcel"

@@ -109,7 +109,7 @@ def test_a_file_beside_the_config_is_a_method(folder: Path):
     assert study.connector_files == {name: str(folder / "own_ripples.py")}
     names = {step.name for step in checked_graph(study).steps}
     assert {f"intermediary {name}", f"transfer {name} chartqa seed={study.seeds[0]}"} <= names
-    costs = {cost.method: cost.tflops for cost in costs_of(study) if cost.budget == 16}
+    costs = {cost.method: cost.tflops for cost in costs_of(study.views[0]) if cost.budget == 16}
     assert 0.9 < costs[name] / costs["parcel"] < 1.1
 
 

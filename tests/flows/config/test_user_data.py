@@ -90,11 +90,11 @@ def metric_in(study: StudyConfig, benchmark: str) -> str:
 
 def test_what_is_not_said_has_a_default(folder: Path):
     study = config(folder)
-    assert list(study.rows) == ["mine"]
-    assert study.rows["mine"].paper_row is None
+    assert list(study.views[0].rows) == ["mine"]
+    assert study.views[0].rows["mine"].paper_row is None
     train = study.fine_tuning_of("mine", "vanilla")
     assert (train.total_steps, train.epochs, train.peak_lr, train.text_len) == (4, None, 3e-6, 64)
-    found = datasets_of(study)
+    found = datasets_of(study.views[0])
     assert found["mine/train"].split == "train"
     assert found["mixture/mine"].reader == "jsonl"
     assert found["mine/eval"].split == "val"
@@ -102,7 +102,7 @@ def test_what_is_not_said_has_a_default(folder: Path):
         reader="jsonl", name="mine", prompt="answer {lang} {text}"
     )
     assert metric_in(study, "mine") == "own_scores:f1"
-    assert decode_of(study, "mine").decoding.beams == 1
+    assert decode_of(study.views[0], "mine").decoding.beams == 1
 
 
 def test_what_is_said_holds(folder: Path):
@@ -119,13 +119,13 @@ def test_what_is_said_holds(folder: Path):
         num_frames=8,
         frame_stride=26,
     )
-    assert list(study.rows) == ["mine:train[50%:]", "mine:val"]
-    spec = datasets_of(study)["mine:val/eval"]
+    assert list(study.views[0].rows) == ["mine:train[50%:]", "mine:val"]
+    spec = datasets_of(study.views[0])["mine:val/eval"]
     assert spec.reader == OwnSource(reader="own_reads:read", name="mine", prompt="which {text}")
     assert spec.path == "mine"
     assert (spec.prepare.num_frames, spec.prepare.frame_stride) == (8, 26)
     assert metric_in(study, "mine") == "vqa_lower"
-    assert decode_of(study, "mine").decoding.beams == 3
+    assert decode_of(study.views[0], "mine").decoding.beams == 3
 
 
 def test_a_config_may_lie_anywhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -323,7 +323,7 @@ def test_what_the_page_shows_works(folder: Path):
         (folder / name).write_text(f"#{text}")
     study = load(folder / "study.yaml", [f"data_root={folder / 'data'}"])
     check_user_data(study)
-    assert list(study.rows) == ["mine"]
+    assert list(study.views[0].rows) == ["mine"]
     rows = [{**row, "meta": {"near": []}} for row in ROWS]
     put(folder / "data" / "mine" / "val.jsonl", rows)
     (folder / "data" / "mine" / "train.txt").write_text("1.png\tseal\n")
@@ -342,7 +342,7 @@ def test_what_the_page_shows_works(folder: Path):
         if "metric" in words[0]:
             check_user_data(found)
         else:
-            assert "my_reader:read" in str(datasets_of(found)["mine/eval"].reader)
+            assert "my_reader:read" in str(datasets_of(found.views[0])["mine/eval"].reader)
 
 
 def test_a_deployment_brings_code_only_if_told_and_only_where_it_is(folder: Path):

@@ -69,7 +69,7 @@ def test_a_variant_may_have_connector_settings_of_its_own():
 
 def test_stage_2_scales_the_budgets_of_a_variant():
     study = load(overrides=[METHODS, UNIFORM, "stage2={image_px: 448}"])
-    high = study.resolutions[-1]
+    high = study.views[-1]
     assert high.variants["parcel_long"].train_budgets == (64, 1024)
     assert high.variants["parcel_uniform"].train_budgets is None
 

@@ -9,8 +9,8 @@ from model.analysis.flops import Modality, kv_cache_bytes, prefill_flops
 
 def test_a_prompt_has_the_frames_and_the_text_of_its_benchmark():
     study = load(overrides=["transfers.nlvr={}", "transfers.msvd_qa.transfer=true"])
-    found = {(row, c.method, c.budget): c for c in costs_of(study) for row in c.benchmarks}
-    assert {row for row, _, _ in found} == set(study.rows)
+    found = {(row, c.method, c.budget): c for c in costs_of(study.views[0]) for row in c.benchmarks}
+    assert {row for row, _, _ in found} == set(study.views[0].rows)
     assert {budget for _, method, budget in found if method == "vanilla"} == {256}
     images = {row: c.num_images for (row, *_), c in found.items()}
     assert [images[row] for row in ("chartqa", "msvd_qa", "nlvr")] == [1, 16, 2]

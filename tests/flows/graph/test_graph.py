@@ -38,7 +38,7 @@ def test_there_are_only_the_cells_that_a_method_serves():
     few, more = (
         load(overrides=[f"methods=[vanilla,{method}]"]) for method in ("avgpool4", "parcel_dual")
     )
-    cells = len(few.rows) * few.num_seeds
+    cells = len(few.views[0].rows) * few.num_seeds
     assert len(graph_of(more).cells) - len(graph_of(few).cells) == 2 * cells
     assert len(graph_of(more).nodes) == len(graph_of(few).nodes)
 
@@ -100,7 +100,7 @@ def test_zero_shot_rows_are_scored_by_the_last_stage_of_each_pretraining():
     assert {plan.trainings[row] for row in ("gqa", "pope")} == {"zero-shot"}
     assert len(graph.cells) == len(config.seeds) * sum(
         len(config.budgets_of(method)) for method in config.methods
-    ) * len(config.rows)
+    ) * len(config.views[0].rows)
 
 
 def test_a_zero_shot_study_is_refused_transfer_seeds_and_untrained_connectors():
@@ -182,7 +182,7 @@ def test_every_stage_and_pretraining_has_a_seed_of_its_own():
 @pytest.mark.parametrize(("stated", "taken"), [("random", "first"), ("centre", "centre")])
 def test_training_stores_windows_and_evaluation_the_one_it_looks_at(stated: str, taken: str):
     own = f"transfers.msvd_qa.prepare.num_windows=4 transfers.msvd_qa.prepare.frame_window={stated}"
-    found = datasets_of(load(overrides=own.split()))
+    found = datasets_of(load(overrides=own.split()).views[0])
     train, held_out = found["msvd_qa/train"].prepare, found["msvd_qa/eval"].prepare
     assert (train.num_windows, train.frame_window) == (4, stated)
     assert (held_out.num_windows, held_out.frame_window) == (1, taken)
@@ -281,8 +281,8 @@ def test_budgets_that_no_cell_has_are_refused(overrides: list[str], told: str):
 
 def test_captions_are_decoded_with_their_beams(monkeypatch):
     monkeypatch.setitem(BENCHMARKS, "chartqa", dataclasses.replace(BENCHMARKS["chartqa"], beams=3))
-    assert decode_of(load(), "chartqa").decoding.beams == 3
-    assert decode_of(load(), "refcoco").decoding.beams == 1
+    assert decode_of(load().views[0], "chartqa").decoding.beams == 3
+    assert decode_of(load().views[0], "refcoco").decoding.beams == 1
     beams = {name: row.beams for name, row in BENCHMARKS.items() if row.beams > 1}
     assert beams == {"chartqa": 3, "cococap": 2, "nocaps": 2, "textcaps": 3}
 

@@ -8,22 +8,23 @@ from pipelines.sources.registry import BENCHMARKS
 
 
 def test_prepared_records_come_before_published_ones():
-    study, chartqa = load(overrides=["transfers={chartqa: {}}"]), BENCHMARKS["chartqa"]
-    (row, *_) = study.rows
+    (view,) = load(overrides=["transfers={chartqa: {}}"]).views
+    chartqa = BENCHMARKS["chartqa"]
+    (row, *_) = view.rows
     sizes = DatasetSizes({"chartqa/train": 40, f"{row}/eval": 7})
-    assert (sizes.num_train(study, "chartqa"), sizes.num_eval(study, row)) == (40, 7)
+    assert (sizes.num_train(view, "chartqa"), sizes.num_eval(view, row)) == (40, 7)
     assert not sizes.is_any_published
     sizes = DatasetSizes({})
-    assert sizes.num_train(study, "chartqa") == chartqa.num_train
-    assert sizes.num_eval(study, row) == chartqa.rows[0].size
+    assert sizes.num_train(view, "chartqa") == chartqa.num_train
+    assert sizes.num_eval(view, row) == chartqa.rows[0].size
     assert sizes.is_any_published
 
 
 def test_limits_apply_to_published_sizes():
     words = ["transfers={chartqa: {eval_limit: 50, prepare: {limit: 90}}}"]
-    study, sizes = load(overrides=words), DatasetSizes({})
-    (row, *_) = study.rows
-    assert (sizes.num_train(study, "chartqa"), sizes.num_eval(study, row)) == (90, 50)
+    (view,), sizes = load(overrides=words).views, DatasetSizes({})
+    (row, *_) = view.rows
+    assert (sizes.num_train(view, "chartqa"), sizes.num_eval(view, row)) == (90, 50)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +42,13 @@ def test_limits_apply_to_published_sizes():
     ],
 )
 def test_a_benchmark_that_trains_without_its_scored_split_counts_without_it(name: str, count: int):
-    study = load(overrides=[f"transfers={{{name}: {{}}}}"])
-    assert DatasetSizes({}).num_train(study, name) == count
+    (view,) = load(overrides=[f"transfers={{{name}: {{}}}}"]).views
+    assert DatasetSizes({}).num_train(view, name) == count
 
 
 def test_a_training_split_that_has_the_scored_one_counts_with_it():
     docvqa = "transfers={docvqa: {train_split: train+val, allow_train_on_eval: true}}"
-    assert DatasetSizes({}).num_train(load(overrides=[docvqa]), "docvqa") == 44_812
+    assert DatasetSizes({}).num_train(load(overrides=[docvqa]).views[0], "docvqa") == 44_812
 
 
 def test_every_trained_benchmark_has_a_size_that_its_published_files_may_have():
@@ -64,5 +65,5 @@ def test_every_trained_benchmark_has_a_size_that_its_published_files_may_have():
 
 
 def test_another_split_has_no_published_size():
-    study = load(overrides=["transfers={chartqa: {train_split: 'train[:10%]'}}"])
-    assert DatasetSizes({}).num_train(study, "chartqa") is None
+    (view,) = load(overrides=["transfers={chartqa: {train_split: 'train[:10%]'}}"]).views
+    assert DatasetSizes({}).num_train(view, "chartqa") is None

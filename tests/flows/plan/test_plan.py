@@ -235,7 +235,7 @@ def test_evaluations_are_rows_from_prefills_alone_to_answers_of_full_length(
     study, plan = made(monkeypatch, tmp_path, *SHORT, limit, "budgets=[64, 256]", records=records)
     row = next(r for r in rows_named(plan, "evaluations") if r.name.endswith(" parcel"))
     model = study.model_of("parcel", transfer=True)
-    decode = decode_of(study, "chartqa")
+    decode = decode_of(study.views[0], "chartqa")
     prompt = Modality(name="", num_images=1, text_tokens=decode.text_len)
     at_64, at_256 = (prefill_flops(model, budget, prompt) for budget in (64, 256))
     # Two seeds; the tower once for both budgets.

@@ -219,7 +219,7 @@ def write_paper_run(store: Store) -> str:
     config = load(ROOT / "configs" / "paper_448.yaml")
     plan = results_plan(config)
     inputs: dict[str, Artifact] = {}
-    for view, one, px in zip(config.resolutions, plan.views, (224, 448), strict=True):
+    for view, one, px in zip(config.views, plan.views, (224, 448), strict=True):
         titles = {
             name: row.paper_row.titles[-1 if px == 448 else 0]
             for name, row in view.rows.items()

@@ -67,7 +67,10 @@ def test_what_is_added_stands_beside_the_studys_own(store: Store):
 
 
 def test_a_benchmark_that_was_only_prepared_is_transferred_to(store: Store):
-    assert list(firing(store, benchmarks=["refcoco"]).config.rows) == ["chartqa", "refcoco"]
+    assert list(firing(store, benchmarks=["refcoco"]).config.views[0].rows) == [
+        "chartqa",
+        "refcoco",
+    ]
 
 
 def test_the_first_firing_makes_the_study_and_each_later_one_adds(store: Store):
@@ -397,8 +400,8 @@ STAGE2 = "stage2={num_seeds: 1}"
 
 def test_a_budget_beyond_the_studys_images_is_stage_2s(store: Store):
     config = firing(store, STAGE2, budgets=[64, 512]).config
-    assert [view.budgets for view in config.resolutions] == [(256, 64), (1024, 512)]
-    assert firing(store, STAGE2, budgets=[64]).config.resolutions[1].budgets == (1024, 256)
+    assert [view.budgets for view in config.views] == [(256, 64), (1024, 512)]
+    assert firing(store, STAGE2, budgets=[64]).config.views[1].budgets == (1024, 256)
     with pytest.raises(ConfigError, match=r"no method serves \[512\]"):
         _ = firing(store, budgets=[512]).config
 
@@ -413,7 +416,7 @@ def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store
     )
     run(store, study)
     wide = next(firing(store, STAGE2, add_seeds=1).passes()).study
-    assert [view.num_seeds for view in wide.resolutions] == [3, 1]
+    assert [view.num_seeds for view in wide.views] == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +428,7 @@ def test_a_decision_counts_the_rows_that_have_every_seed(
 ):
     config = firing(store, f"stage2={stage2}").config
     scored = graph_of(config).cells.keys()
-    seeds, rows = _compared_rows(config, scored, "parcel", "vanilla")
+    seeds, rows = _compared_rows(config.views[0], scored, "parcel", "vanilla")
     assert seeds == [*config.seeds]
     assert [row.name for row in rows] == expected
     assert len({row.training for row in rows}) == len(rows)
@@ -438,7 +441,7 @@ def test_a_gap_ends_the_seeds_that_count_and_a_cell_given_up_leaves_one_out(stor
     scored = cells.keys() - lost
 
     def places(**how: Any) -> list[int]:
-        seeds, _ = _compared_rows(config, scored, "parcel", "vanilla", **how)
+        seeds, _ = _compared_rows(config.views[0], scored, "parcel", "vanilla", **how)
         return [config.seeds.index(seed) for seed in seeds]
 
     assert places() == [0]
@@ -449,5 +452,7 @@ def test_seeds_of_two_pretrainings_count_together(store: Store):
     config = firing(store, "num_pretrain_seeds=2").config
     cells = graph_of(config).cells
     last = config.seeds[-1]  # The second seed of the second pretraining.
-    seeds, _ = _compared_rows(config, {k for k in cells if k.seed != last}, "parcel", "vanilla")
+    seeds, _ = _compared_rows(
+        config.views[0], {k for k in cells if k.seed != last}, "parcel", "vanilla"
+    )
     assert [config.seeds.index(seed) for seed in seeds] == [0, 2]

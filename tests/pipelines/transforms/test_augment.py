@@ -182,5 +182,7 @@ def test_bytes_depend_on_the_seed_and_not_on_the_workers(corpus, tmp_path):
 
 def test_a_study_augments_its_mixture_and_never_what_it_evaluates_on():
     study = load(overrides=["prepare.augment_crop=0.1", "prepare.augment_jpeg=0.5"])
-    strengths = {name: spec.prepare.augment_crop for name, spec in datasets_of(study).items()}
+    strengths = {
+        name: spec.prepare.augment_crop for name, spec in datasets_of(study.views[0]).items()
+    }
     assert {name for name, strength in strengths.items() if strength} == {"mixture/web"}

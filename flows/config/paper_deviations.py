@@ -4,20 +4,21 @@ from collections.abc import Iterator
 
 from flows.config.choices_of_ours import choices_of_ours, stage_recipes, transfer_recipes
 from flows.config.study import StudyConfig
+from flows.config.view import StudyView
 from flows.report.text_lists import abbreviate_list
 from model.connector.registry import has_mqt
 
 _MAX_NAMES = 3
 """Most trainings named in a line; the others are counted."""
 
-_DEPARTURES = {
+_DEVIATIONS = {
     "lora": "train adapters of the decoder",
     "freeze_text": "leave the decoder as it is",
 }
 """Field of a training recipe -> what a training does where the field is set."""
 
 
-def describe_departures(config: StudyConfig, *, listed: bool = False) -> Iterator[str]:
+def describe_paper_deviations(config: StudyConfig, *, listed: bool = False) -> Iterator[str]:
     """Yields a line per option that the paper has not, and one that counts our choices.
 
     Args:
@@ -27,14 +28,18 @@ def describe_departures(config: StudyConfig, *, listed: bool = False) -> Iterato
     trainings = {
         key: train for key, _, train in (*stage_recipes(config), *transfer_recipes(config))
     }
-    for field, does in _DEPARTURES.items():
+    for field, does in _DEVIATIONS.items():
         names = [name for name, train in trainings.items() if getattr(train, field)]
         if names:
             yield (
                 f"note: {abbreviate_list(names, _MAX_NAMES)} {does} ({field}), a departure from "
                 f"the paper, which trains all weights."
             )
-    if names := [f"{method}{pair.on}" for pair in config.pairs for method in _with_content(pair)]:
+    if names := [
+        f"{method}{study.backbone_suffix}"
+        for study in config.backbone_studies
+        for method in _with_content(study)
+    ]:
         yield (
             f"note: {abbreviate_list(names, _MAX_NAMES)} attend to features by content, too "
             f"(mqt_keys), a departure from the paper, whose MQT is the official one: by position "
@@ -48,7 +53,7 @@ def describe_departures(config: StudyConfig, *, listed: bool = False) -> Iterato
         )
 
 
-def _with_content(config: StudyConfig) -> Iterator[str]:
+def _with_content(config: StudyView) -> Iterator[str]:
     for method in config.methods:
         connector = config.model_of(method).connector
         if has_mqt(connector.kind) and connector.mqt_keys == "content":
