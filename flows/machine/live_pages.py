@@ -26,6 +26,7 @@ def beside(store: Store) -> Beside:
         function="flows.machine.live_pages:pages_of",
         argument=store.uri,
         check="flows.sweep.form_values:served_form_problem",
+        forms="flows.",
     )
 
 

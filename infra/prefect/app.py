@@ -407,7 +407,8 @@ def main() -> None:
     pages = BesidePrefect(_application(beside), StartLink(whole)) if beside else whole
     # From the outside in: whose page asks, who asks, how much, and only then what.
     proof = owner_proof(auth, os.environ[VARIABLE])
-    served = Doors(pages, proof=proof, api=api, check=beside.check if beside else "")
+    check, forms = (beside.check, beside.forms) if beside else ("", "")
+    served = Doors(pages, proof=proof, api=api, check=check, forms=forms)
     login = Login(BoundedBodies(served), auth, _hint(store, auth))
     app = SameOrigin(login, hosts if is_loopback(host) else [])
     config = uvicorn.Config(

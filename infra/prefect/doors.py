@@ -170,10 +170,15 @@ class Doors:
       api: address of its API [URI].
       check: "module:function" of the check of a form: (deployment as the API gives it, parameters)
         -> the error message, or None; "" for no check.
+      forms: beginning of the entry points of flows whose parameters are those of a form; "" is that
+        of every flow.
     """
 
-    def __init__(self, app: ASGIApp, *, proof: str, api: str, check: str = "") -> None:
-        self._app, self._proof, self._api, self._check = app, proof, api, check
+    def __init__(
+        self, app: ASGIApp, *, proof: str, api: str, check: str = "", forms: str = ""
+    ) -> None:
+        self._app, self._proof, self._api = app, proof, api
+        self._check, self._forms = check, forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket" and not self._is_owner(scope):
@@ -243,12 +248,10 @@ class Doors:
             check_form(form, found, is_change=writing.is_change and i == 0)
             is_change = writing.is_change and i == 0
             parameters = parameters_of(form, found, is_change=is_change, schedule=writing.schedule)
-            module, _, name = self._check.partition(":")
-            # Our flows are in the package of the check: of those the parameters are a form's.
-            ours = f"{module.partition('.')[0]}."
-            is_ours = str(found.get("entrypoint")).startswith(ours)
-            if parameters is None or not (self._check and is_ours):
+            is_form = str(found.get("entrypoint")).startswith(self._forms)
+            if parameters is None or not (self._check and is_form):
                 continue
+            module, _, name = self._check.partition(":")
             if why := getattr(importlib.import_module(module), name)(found, parameters):
                 raise RefusedError(409, why)
         # Prefect empties the parameters of a schedule whose change does not repeat them. Its UI

@@ -122,11 +122,13 @@ class Beside(NamedTuple):
       argument: argument of the function.
       check: "module:name" of the function that checks the parameters of runs of our deployments,
         see `infra.prefect.doors.Doors`; "" for no check.
+      forms: beginning of the entry points of these deployments' flows.
     """
 
     function: str
     argument: str
     check: str = ""
+    forms: str = ""
 
 
 def locks(store: Path) -> tuple[Path, Path, Path]:

@@ -51,7 +51,9 @@ def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     app = Starlette(
         routes=[Route("/{path:path}", _echo, methods=["GET", "POST", "PATCH", "PUT", "DELETE"])]
     )
-    doors = Doors(app, proof="owner", api="http://api", check=f"{__name__}:only_demo")
+    doors = Doors(
+        app, proof="owner", api="http://api", check=f"{__name__}:only_demo", forms="flows."
+    )
     monkeypatch.setattr(doors, "_read", lambda key, known: FOUND if key == KEY else None)
     with TestClient(doors, base_url="http://127.0.0.1:1") as client:
         yield client
