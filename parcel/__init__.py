@@ -28,8 +28,8 @@ from parcel.environment import (
 )
 
 if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
-    from flows.config.study import StudyConfig
     from flows.graph.graph import Phase
+    from flows.study.study import StudyConfig
     from infra.store.store import Store
     from parcel.cell_items import CellItems, Show
     from parcel.table import Table

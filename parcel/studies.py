@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.config.study import StudyConfig
+    from flows.study.study import StudyConfig
 
 
 DEFAULT_STORE = ".parcel"
@@ -24,7 +24,7 @@ def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> 
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
     """
-    from flows.config.load import apply_overrides, load
+    from flows.study.load import apply_overrides, load
 
     # "small.yaml" is a file; "small", which has no suffix, is the name of a study that ran.
     if path is None or Path(path).suffix:

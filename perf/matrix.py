@@ -23,9 +23,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flows.config.load import load
 from flows.plan.study_programs import HOST_STEPS, programs_of
 from flows.report.markdown import markdown_table
+from flows.study.load import load
 from infra.chips.topology import GIB, Topology
 from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
 from model.chips.outcome import Outcome

@@ -7,7 +7,7 @@
     flows/steps/registry.py         -> reference/artifacts.md
     flows/report/result_columns.py  -> reference/results.md
     flows/report/items_table.py     -> the same
-    flows/config/choices_of_ours.py -> reference/paper.md, of two configs of the paper
+    flows/study/choices_of_ours.py -> reference/paper.md, of two configs of the paper
 
 Nothing of it is committed, so nothing of it can be out of date.
 """
@@ -24,12 +24,12 @@ from typing import Any
 
 import typer
 
-from flows.config.choices_of_ours import choices_of_ours
-from flows.config.load import load
-from flows.config.study import StudyConfig
 from flows.report.items_table import ITEM_COLUMNS
 from flows.report.result_columns import AGGREGATE_COLUMNS, CELL_COLUMNS, ResultColumn
 from flows.steps.registry import KINDS
+from flows.study.choices_of_ours import choices_of_ours
+from flows.study.load import load
+from flows.study.study import StudyConfig
 from infra.store.digest import NOT_IDENTITY
 from infra.store.manifest import Manifest
 from model.eval.metrics.registry import METRICS

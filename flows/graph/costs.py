@@ -1,8 +1,8 @@
 """The cost of a prompt, per benchmark, method and budget, by the paper's formulas."""
 
 from flows.config.benchmark import benchmark_of, trained_on
-from flows.config.view import StudyView
 from flows.report.cells import Cost
+from flows.study.view import StudyView
 from model.analysis import flops
 from pipelines.sources.pairs import marvl, nlvr
 

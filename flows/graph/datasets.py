@@ -14,10 +14,10 @@ from flows.config.benchmark import (
 )
 from flows.config.references import corpus_reference
 from flows.config.source import SourceConfig
-from flows.config.view import StudyView
 from flows.config.watched import watched_name
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
+from flows.study.view import StudyView
 from pipelines.prepare.config import PrepareConfig
 from pipelines.records.licence import NO_LICENCE, Licence
 from pipelines.sources.own_source import OwnSource

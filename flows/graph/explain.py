@@ -16,8 +16,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, describe_future_disk_use
-from flows.config.processes import describe_processes, launcher_needed
-from flows.config.study import StudyConfig
 from flows.graph.eta import TimeEstimates
 from flows.graph.graph import Phase, graph_of
 from flows.graph.inputs import check_study, read_inputs
@@ -33,6 +31,8 @@ from flows.steps.kinds.cast import CAST
 from flows.steps.kinds.predictions import PREDICTIONS
 from flows.steps.lookup import StepLookup, device_seconds, find_cast, look_up
 from flows.steps.registry import full_config, kind_of, libraries_of, step_code
+from flows.study.processes import describe_processes, launcher_needed
+from flows.study.study import StudyConfig
 from infra.errors import ConfigError, did_you_mean
 from infra.source_code import Tree, changed_definitions, checkout
 from infra.store.backend import BUCKET_SCHEME

@@ -15,10 +15,6 @@ from flows.config.benchmark import (
     training_of,
 )
 from flows.config.licences import check_allowed
-from flows.config.settings import REFERENCE, Method
-from flows.config.stage_list import START, Stage, stages_of
-from flows.config.study import StudyConfig
-from flows.config.view import StudyView
 from flows.config.watched import watched_name
 from flows.graph.costs import costs_of
 from flows.graph.datasets import datasets_of, raw_files_spec, raw_folders
@@ -34,6 +30,10 @@ from flows.steps.kinds.results import ResultsSpec
 from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.kinds.start import start_spec
 from flows.steps.labels import Labels
+from flows.study.settings import REFERENCE, Method
+from flows.study.stage_list import START, Stage, stages_of
+from flows.study.study import StudyConfig
+from flows.study.view import StudyView
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 from model.decode.config import DecodeConfig

@@ -5,22 +5,22 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flows.config.groups import check_groups
-from flows.config.input_files import (
+from flows.config.licences import fetched_licence
+from flows.graph.costs import costs_of
+from flows.graph.datasets import datasets_of, raw_folders
+from flows.report.cells import Cost
+from flows.steps.kinds.files import FilesSpec
+from flows.study.groups import check_groups
+from flows.study.input_files import (
     check_input_files,
     data_folders,
     input_files_spec,
     raw_digest_cache,
 )
-from flows.config.licences import fetched_licence
-from flows.config.study import StudyConfig
-from flows.config.user_connectors import check_user_connectors
-from flows.config.user_data import check_user_data
-from flows.config.view import StudyView
-from flows.graph.costs import costs_of
-from flows.graph.datasets import datasets_of, raw_folders
-from flows.report.cells import Cost
-from flows.steps.kinds.files import FilesSpec
+from flows.study.study import StudyConfig
+from flows.study.user_connectors import check_user_connectors
+from flows.study.user_data import check_user_data
+from flows.study.view import StudyView
 from infra.errors import ConfigError
 from infra.store.raw_fingerprint import RawFingerprint
 from infra.store.store import Store

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Set
 from typing import Any
 
-from flows.config.load import check_config
 from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.inputs import read_inputs
 from flows.graph.nearest import SEED
@@ -13,6 +12,7 @@ from flows.lineage.leaves import leaves
 from flows.lineage.runs import ended_run_records
 from flows.steps.kind import Step
 from flows.steps.registry import kind_of
+from flows.study.load import check_config
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.records import PRUNED

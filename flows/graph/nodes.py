@@ -21,10 +21,10 @@ import functools
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from flows.config.study import StudyConfig
 from flows.report.cells import CellKey
 from flows.steps.kind import Step
 from flows.steps.labels import Labels
+from flows.study.study import StudyConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

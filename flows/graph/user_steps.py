@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from flows.config.study import StudyConfig
 from flows.config.user_step import load_user_step
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.steps.kind import Step
 from flows.steps.kinds.user_step import Makes, NewStep, UserStepSpec
 from flows.steps.labels import labels_of_user
 from flows.steps.registry import KINDS, kind_of
+from flows.study.study import StudyConfig
 from infra.errors import ConfigError, did_you_mean
 
 

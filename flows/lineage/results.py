@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from flows.config.validation import config_adapter, first_problem
 from flows.lineage.runs import find_run, results_artifact
+from flows.logs.beside_own import add_logs
+from flows.logs.item_log import ItemLog, ItemLogError
+from flows.logs.logs_report import read_logs, report_logs
+from flows.logs.own_questions import read_questions
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
 from flows.report.every_eval_ever import write_evaluations
-from flows.report.foreign.beside_own import add_logs
-from flows.report.foreign.item_log import ItemLog, ItemLogError
-from flows.report.foreign.logs_report import read_logs, report_logs
-from flows.report.foreign.own_questions import read_questions
 from flows.report.hub_results import write_hub_results
 from flows.report.items_table import scores_of, write_items_table
 from flows.report.json_file import read_json

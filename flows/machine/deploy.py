@@ -11,7 +11,7 @@ from prefect.client.schemas.schedules import CronSchedule
 
 from flows.config.references import CONNECTORS
 from flows.config.server_limits import check_commands, limit_variables
-from flows.config.study import StudyConfig
+from flows.study.study import StudyConfig
 from flows.sweep.form import deployments_of
 from flows.sweep.schedule import cron_schedule
 from infra.errors import ConfigError

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from flows.config.benchmark import benchmark_of, train_data
-from flows.config.view import StudyView
+from flows.study.view import StudyView
 from pipelines.benchmarks.row import Benchmark
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import BENCHMARKS

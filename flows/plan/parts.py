@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from flows.config.compute import StepChips
-from flows.config.settings import REFERENCE, Method
-from flows.config.stage_list import stages_of
-from flows.config.study import StudyConfig
-from flows.config.view import StudyView
 from flows.graph.costs import num_images_of
 from flows.report.text_lists import abbreviate_list
+from flows.study.settings import REFERENCE, Method
+from flows.study.stage_list import stages_of
+from flows.study.study import StudyConfig
+from flows.study.view import StudyView
 from infra.chips.topology import GIB
 from model.config import ModelConfig
 from model.train.config import TrainConfig

@@ -16,12 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.compute import StepChips
-from flows.config.paper_deviations import describe_paper_deviations
-from flows.config.processes import describe_processes
-from flows.config.settings import REFERENCE, Method
-from flows.config.stage_list import stages_of
-from flows.config.study import StudyConfig
-from flows.config.view import StudyView
 from flows.graph.costs import num_images_of
 from flows.graph.graph import decode_of, mixture_of
 from flows.plan.dataset_sizes import DatasetSizes
@@ -37,6 +31,12 @@ from flows.plan.programs import UpdateEstimate, by_formula, compile_program, upd
 from flows.plan.study_programs import watch_programs
 from flows.report.markdown import markdown_table
 from flows.report.text_lists import abbreviate_list, align_columns
+from flows.study.paper_deviations import describe_paper_deviations
+from flows.study.processes import describe_processes
+from flows.study.settings import REFERENCE, Method
+from flows.study.stage_list import stages_of
+from flows.study.study import StudyConfig
+from flows.study.view import StudyView
 from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from model.analysis.flops import Modality, prefill_flops, update_flops

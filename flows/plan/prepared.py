@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flows.config.study import StudyConfig
 from flows.graph.explain import Explanation, explain_study
 from flows.graph.reading import dataset_parts
 from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, why_not_sampled
@@ -13,6 +12,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import device_seconds
 from flows.steps.registry import full_config
+from flows.study.study import StudyConfig
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact

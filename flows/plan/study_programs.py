@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from flows.config.benchmark import training_of
 from flows.config.compute import StepChips
-from flows.config.settings import REFERENCE, Method
-from flows.config.stage_list import Stage, stages_of
-from flows.config.study import StudyConfig
-from flows.config.view import StudyView
 from flows.graph.costs import num_images_of
 from flows.graph.graph import decode_of, watch_of
 from flows.plan.parts import PlannedProgram, with_planned_microbatch
+from flows.study.settings import REFERENCE, Method
+from flows.study.stage_list import Stage, stages_of
+from flows.study.study import StudyConfig
+from flows.study.view import StudyView
 from infra.chips.topology import Topology
 from model.analysis.measure import BATCH
 from model.chips.programs import (

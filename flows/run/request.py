@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from flows.config.study import StudyConfig
 from flows.graph.graph import Phase
 from flows.run.sweep_limits import ALWAYS, SweepLimits
+from flows.study.study import StudyConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
-from flows.config.study import StudyConfig
 from flows.lineage.runs import Outcome, describe_ends
 from flows.run.retry_policy import GIVEN_UP, NOT_FAILED
+from flows.study.study import StudyConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,6 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
 from flows.config.disk_use import describe_disk_use
-from flows.config.paper_deviations import describe_paper_deviations
-from flows.config.study import StudyConfig
 from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.explain import Explanation, explain_study
 from flows.lineage.runs import (
@@ -54,6 +52,8 @@ from flows.run.sweep_limits import Admission
 from flows.steps.lookup import device_seconds
 from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
+from flows.study.paper_deviations import describe_paper_deviations
+from flows.study.study import StudyConfig
 from infra.errors import one_line_message
 from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import journal_of

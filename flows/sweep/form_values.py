@@ -7,8 +7,6 @@ from typing import Any
 
 import pydantic
 
-from flows.config.input_files import check_served_files
-from flows.config.load import DEMO, apply_overrides, read_config
 from flows.config.server_limits import (
     check_served,
     check_served_cluster,
@@ -19,12 +17,14 @@ from flows.config.server_limits import (
     limits_of,
     served_path,
 )
-from flows.config.study import StudyConfig
 from flows.config.validation import first_problem
 from flows.graph.graph import Phase
 from flows.lineage.runs import ended_run_records
 from flows.run.retry_policy import failed_steps_of_last_run
 from flows.run.sweep_limits import SweepLimits
+from flows.study.input_files import check_served_files
+from flows.study.load import DEMO, apply_overrides, read_config
+from flows.study.study import StudyConfig
 from flows.sweep.sweep import Sweep, SweepRun
 from infra.errors import ConfigError, did_you_mean, one_line_message
 from infra.store.redact import REDACTED

@@ -15,11 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from flows.config.benchmark import metric_of, trained_on
-from flows.config.load import apply_overrides
 from flows.config.references import connector_reference
-from flows.config.settings import MAX_PRETRAIN_SEEDS, Method, StudySettings
-from flows.config.study import StudyConfig, offer_connectors
-from flows.config.view import StudyView
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.graph.inputs import check_study, read_inputs
@@ -33,6 +29,10 @@ from flows.report.text_lists import abbreviate_list, counted
 from flows.run.retry_policy import MAX_TRIES, failures_by_node
 from flows.steps.labels import labels_of
 from flows.steps.registry import kind_of
+from flows.study.load import apply_overrides
+from flows.study.settings import MAX_PRETRAIN_SEEDS, Method, StudySettings
+from flows.study.study import StudyConfig, offer_connectors
+from flows.study.view import StudyView
 from infra.errors import ConfigError, did_you_mean
 from infra.store.store import Artifact, Store
 from model.files import ITEMS

@@ -21,7 +21,7 @@ import platform
 from pathlib import Path
 
 from infra.store.digest import file_sha256, value_sha256
-from infra.store.eviction import evict_oldest_files
+from infra.store.objects.eviction import evict_oldest_files
 
 _LIMIT_GB = 20.0
 """Default of PARCEL_PROGRAMS_GB: largest size of all compiled programs on this disk [GB]."""

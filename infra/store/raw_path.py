@@ -16,7 +16,7 @@ from infra.store.block_reader import BlockReader, RangedFile
 from infra.store.stored_folder import BUCKET_SCHEME
 
 if TYPE_CHECKING:
-    from infra.store.bucket import Bucket
+    from infra.store.objects.bucket import Bucket
 
 _PIECE = 1 << 20
 """Size of the pieces in which a file is copied [bytes]."""
@@ -38,7 +38,7 @@ def raw_path(place: str | os.PathLike[str]) -> Path:
     text = os.fspath(place)
     if not text.startswith(BUCKET_SCHEME):
         return Path(text)
-    from infra.store.bucket import Bucket
+    from infra.store.objects.bucket import Bucket
 
     scheme, _, place = text.partition("://")
     bucket, _, prefix = place.partition("/")

@@ -357,7 +357,7 @@ class Store:
         self.files: StoreBackend
         self.volatile: StoreBackend
         if place.startswith(BUCKET_SCHEME):
-            from infra.store.bucket import Bucket
+            from infra.store.objects.bucket import Bucket
 
             self.files = self.volatile = Bucket(place)
         else:

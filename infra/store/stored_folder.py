@@ -14,7 +14,7 @@ from infra.store.backend import BUCKET_SCHEME, StoreBackend
 from infra.store.disk import Disk
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
-from infra.store.range_cache import RangeCache, range_cache
+from infra.store.objects.range_cache import RangeCache, range_cache
 
 
 class StoredFolder:
@@ -107,7 +107,7 @@ def open_backend(uri: str) -> StoreBackend:
     """
     if not uri.startswith(BUCKET_SCHEME):
         return Disk(Path(uri).absolute(), durable=False)
-    from infra.store.bucket import Bucket  # Here, because its libraries are slow to import.
+    from infra.store.objects.bucket import Bucket  # Here, because its libraries are slow to import.
 
     return Bucket(uri)
 

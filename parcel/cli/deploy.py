@@ -109,7 +109,7 @@ def deploy(
     for line in register(config, target, alerts):
         typer.echo(line)
     if config.compute.lacks_launcher:
-        from flows.config.processes import launcher_needed
+        from flows.study.processes import launcher_needed
 
         typer.echo(f"its runs will be refused: {launcher_needed(config.compute)}", err=True)
 

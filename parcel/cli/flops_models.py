@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from flows.config.load import load
 from flows.config.references import connector_reference
 from flows.config.user_checkpoint import checkpoint_config
+from flows.study.load import load
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig

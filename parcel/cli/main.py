@@ -203,8 +203,8 @@ def _key_of_config(error: Exception) -> str:
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if not option or not context or all(p.name != "arguments" for p in context.command.params):
         return ""
-    from flows.config.study import StudyConfig
     from flows.config.validation import nearest_key
+    from flows.study.study import StudyConfig
 
     key = nearest_key(option.lstrip("-").replace("-", "_"), StudyConfig)
     return f"; a study's keys have no dashes: {key}=VALUE" if key else ""

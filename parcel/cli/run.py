@@ -79,9 +79,9 @@ def run(
     heed_signals(repeat=True)
     config = load_study(words, store)
     opened = open_store(store, make=not explain)
-    from flows.config.choices_of_ours import choices_of_ours
-    from flows.config.paper_deviations import describe_paper_deviations
     from flows.graph.explain import explain_study
+    from flows.study.choices_of_ours import choices_of_ours
+    from flows.study.paper_deviations import describe_paper_deviations
 
     deviations = describe_paper_deviations(config, listed=explain)
     for line in (*config.describe_budgets(), *deviations):

@@ -1,10 +1,10 @@
 """The steps of a run, from its record."""
 
-from flows.config.load import check_config
 from flows.graph.graph import graph_of
 from flows.graph.inputs import read_inputs
 from flows.lineage.runs import ended_run_records
 from flows.steps.kind import Step
+from flows.study.load import check_config
 from infra.errors import ConfigError
 from infra.store.records import PRUNED
 from infra.store.store import Store

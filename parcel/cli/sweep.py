@@ -215,7 +215,7 @@ def limit_settings(*, first: list[str] | None, **limits: Any) -> dict[str, Any]:
 
 def _parse_methods(text: str) -> tuple[str, ...]:
     """Returns the methods; paths of the user's own files are resolved from the current folder."""
-    from flows.config.load import anchor_reference
+    from flows.study.load import anchor_reference
 
     return tuple(anchor_reference(method, Path.cwd()) for method in _split_words(text))
 

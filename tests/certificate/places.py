@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from infra.store.obstore_client import MARKER
+from infra.store.objects.obstore_client import MARKER
 from tests.az.server import Azure
 from tests.certificate.shim import Change, Shim
 from tests.gcs.objects import Content

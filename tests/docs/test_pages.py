@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.reference import pages as reference
-from flows.config.study import StudyConfig
+from flows.study.study import StudyConfig
 from tests.docs.pages import PAGES, ROOT
 
 _PATH = re.compile(r"`((?:flows|infra|model|pipelines|perf|tests|configs|docs)/[\w./-]+)`")

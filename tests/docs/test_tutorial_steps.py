@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.graph import graph_of
+from flows.study.load import load
 from infra.store.digest import identity_json, value_sha256
 from tests.docs.pages import ROOT, blocks
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.config.input_files import data_folders
-from flows.config.load import load
+from flows.study.input_files import data_folders
+from flows.study.load import load
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from model.files import CONFIG, DIGEST

@@ -1,9 +1,9 @@
 """Graphs of studies that are given files."""
 
-from flows.config.study import StudyConfig
 from flows.graph.graph import Phase, graph_of
 from flows.graph.inputs import check_study, read_inputs
 from flows.graph.nodes import StudyGraph
+from flows.study.study import StudyConfig
 
 
 def checked_graph(config: StudyConfig, until: Phase = "report") -> StudyGraph:

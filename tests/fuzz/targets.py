@@ -73,7 +73,7 @@ def config(folder: Path) -> list[Reader]:
     """Configs as files."""
     import yaml
 
-    from flows.config.load import apply_overrides, read_config
+    from flows.study.load import apply_overrides, read_config
 
     def change(rng: random.Random, data: bytes) -> bytes:
         if rng.random() < 0.5:
@@ -86,7 +86,7 @@ def config(folder: Path) -> list[Reader]:
     def read() -> None:
         apply_overrides(read_config(path), (), source=str(path))
 
-    files = (_ROOT / "flows/config/demo.yaml", *sorted((_ROOT / "configs").glob("*.yaml")))
+    files = (_ROOT / "flows/study/demo.yaml", *sorted((_ROOT / "configs").glob("*.yaml")))
     wholes = [file.read_bytes() for file in files]
     # Those that name other files beside them are left out.
     alone = [whole for whole in wholes if not re.search(rb"\.py:|^base: (?!demo)", whole, re.M)]
@@ -108,9 +108,9 @@ _ODD_TEXTS = (
 def overrides(folder: Path) -> list[Reader]:
     """Overrides of a config, as the command line gives them."""
     del folder
-    from flows.config.load import apply_overrides, read_config
+    from flows.study.load import apply_overrides, read_config
 
-    values = read_config(_ROOT / "flows/config/demo.yaml")
+    values = read_config(_ROOT / "flows/study/demo.yaml")
 
     def names(value: object, above: str = "") -> Iterator[str]:
         for key, inner in value.items() if isinstance(value, dict) else ():
@@ -575,9 +575,9 @@ def published(folder: Path) -> list[Reader]:
 
 def item_logs(folder: Path) -> list[Reader]:
     """Item logs of other systems."""
-    from flows.report.foreign import every_eval_ever, lmms_eval
-    from tests.flows.report.foreign.lmms_logs import write_logs
-    from tests.flows.report.foreign.test_every_eval_ever import write_evaluation
+    from flows.logs import every_eval_ever, lmms_eval
+    from tests.flows.logs.lmms_logs import write_logs
+    from tests.flows.logs.test_every_eval_ever import write_evaluation
 
     scores = [1.0, 0.0, 0.5]
     lines = next(write_logs(folder / "lmms", "a", scores).glob("*.jsonl"))

@@ -185,7 +185,7 @@ def test_the_words_of_this_field_stay(text: str):
 
 def test_studies_stay():
     """A value that is redacted in a record of a run cannot be continued from it."""
-    studies = [*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("flows/config/*.yaml")]
+    studies = [*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("flows/study/*.yaml")]
     assert studies
     for study in studies:
         stated = yaml.safe_load(study.read_text())

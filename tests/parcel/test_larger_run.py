@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import parcel as notebook
-from flows.config.load import load
 from flows.lineage.runs import end_run_record, ended_run_records, find_run
 from flows.machine.status import status
+from flows.study.load import load
 from infra.prefect.server import PAGES
 from infra.store.store import Store
 from parcel.studies import load_named_study

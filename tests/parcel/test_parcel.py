@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 import parcel as notebook
-from flows.config.load import load
 from flows.lineage.results import show_results
 from flows.pages.study import study_of
+from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.records.dataset import Dataset

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import load
 from flows.plan.study_programs import programs_of
+from flows.study.load import load
 from infra.chips.topology import Topology
 from model.chips.compiler import PYTHON, Compiler
 from model.chips.outcome import Outcome

@@ -8,13 +8,13 @@ from typing import Any
 import pydantic
 import pytest
 
-from flows.config.load import apply_overrides, check_config, load, read_config
-from flows.config.study import StudyConfig
 from flows.graph.explain import _describe_difference
 from flows.graph.graph import graph_of, results_plan
 from flows.graph.inputs import check_study
 from flows.graph.nodes import StudyGraph
 from flows.plan.parts import programs_of
+from flows.study.load import apply_overrides, check_config, load, read_config
+from flows.study.study import StudyConfig
 from flows.sweep.sweep import Sweep, _compared_rows
 from infra.errors import ConfigError
 from infra.store.digest import identity_json, value_sha256

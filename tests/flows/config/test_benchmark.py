@@ -2,9 +2,9 @@
 
 import pytest
 
-from flows.config.load import check_config, load
 from flows.graph.datasets import datasets_of
 from flows.graph.graph import graph_of, results_plan
+from flows.study.load import check_config, load
 from infra.errors import ConfigError
 from pipelines.sources.paper_groups import MAIN_SUITE
 from pipelines.sources.registry import BENCHMARKS

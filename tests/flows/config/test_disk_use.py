@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from flows.config.disk_use import KeepConfig
-from flows.config.load import load
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.lineage.runs import end_run_record, ended_run_records
+from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store import gc
 from infra.store.manifest import Manifest

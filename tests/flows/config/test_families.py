@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flows.config.families import with_pair
-from flows.config.load import apply_overrides, check_config, load
 from flows.config.normalise import normalise, parse
+from flows.study.load import apply_overrides, check_config, load
 from infra.errors import ConfigError
 from infra.store.births import with_births
 from infra.store.digest import canonical_json

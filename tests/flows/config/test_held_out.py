@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.config.load import check_config
+from flows.study.load import check_config
 from infra.errors import ConfigError
 from pipelines.sources.registry import BENCHMARKS
 

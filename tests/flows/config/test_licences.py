@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from flows.config.licences import check_allowed
-from flows.config.load import load
 from flows.graph.datasets import datasets_of
 from flows.graph.inputs import read_inputs
+from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.digest import identity_json
 from pipelines.fetch.fetch import NOTES

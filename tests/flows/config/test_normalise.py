@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import DEMO, check_config, read_config
 from flows.config.normalise import normalise, parse
+from flows.study.load import DEMO, check_config, read_config
 from infra.errors import ConfigError
 
 STATED: dict[str, Any] = {

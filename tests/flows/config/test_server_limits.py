@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
 from flows.config.server_limits import (
     check_carried_studies,
     check_served,
@@ -16,6 +15,7 @@ from flows.config.server_limits import (
     limits_of,
 )
 from flows.machine.serve import parse_auth
+from flows.study.load import load
 from flows.sweep.form_values import form_problem, study_of_form
 from infra.errors import ConfigError
 from infra.store.store import Store, canonical_uri

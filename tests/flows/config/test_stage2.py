@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from flows.config.input_files import check_input_files
-from flows.config.load import check_config, load
-from flows.config.study import StudyConfig
 from flows.graph.costs import costs_of
 from flows.graph.datasets import datasets_of
 from flows.graph.graph import results_plan
 from flows.graph.nodes import StudyGraph
 from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
+from flows.study.input_files import check_input_files
+from flows.study.load import check_config, load
+from flows.study.study import StudyConfig
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, identity_json
 from model.checkpoint.config_json import config_to_json

@@ -2,11 +2,11 @@
 
 import pytest
 
-from flows.config.load import load
-from flows.config.study import StudyConfig
 from flows.graph.graph import graph_of
 from flows.steps.kind import Step
 from flows.steps.registry import step_code
+from flows.study.load import load
+from flows.study.study import StudyConfig
 from infra.errors import ConfigError
 
 WORDS = (

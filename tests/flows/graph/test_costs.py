@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.costs import costs_of
+from flows.study.load import load
 from model.analysis.flops import Modality, kv_cache_bytes, prefill_flops
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from flows.config.disk_use import KeepConfig
-from flows.config.load import load
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.graph.nodes import StudyGraph
@@ -18,6 +17,7 @@ from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.lookup import device_seconds, look_up
 from flows.steps.registry import full_config, typed_config
+from flows.study.load import load
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.digest import identity_json

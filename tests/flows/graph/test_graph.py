@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.datasets import datasets_of
 from flows.graph.graph import PHASES, decode_of, graph_of, results_plan
 from flows.report.build import build_report
 from flows.report.markdown import to_markdown
+from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from model.connector.registry import KINDS

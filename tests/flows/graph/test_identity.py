@@ -2,9 +2,9 @@
 
 import hashlib
 
-from flows.config.load import load
 from flows.graph.graph import graph_of
 from flows.steps.kind import Step
+from flows.study.load import load
 from infra.store.digest import members_sha256
 
 DEMO = "845ea71ec6c0cf6acbb046a653a680d991588f0c65c8ddbe44a22b2807ba9bd8"

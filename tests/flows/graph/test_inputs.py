@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from flows.config.load import load
 from flows.graph.graph import graph_of
 from flows.graph.inputs import check_study, read_inputs
+from flows.study.load import load
 from infra.errors import ConfigError
 from tests.model.connector import own_connectors
 
@@ -24,7 +24,7 @@ METRIC = "def exact(prediction, fields):\n    return float(prediction in fields[
 AUDITED = """
 import json, sys
 from pathlib import Path
-from flows.config.load import load
+from flows.study.load import load
 from flows.graph.graph import graph_of
 from flows.graph.inputs import read_inputs
 folder = sys.argv[1]

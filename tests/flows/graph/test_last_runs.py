@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from flows.config.disk_use import KeepConfig
-from flows.config.load import load
-from flows.config.study import StudyConfig
 from flows.graph.explain import Explanation
 from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.nodes import GraphNode
@@ -19,6 +17,8 @@ from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.lookup import StepLookup, look_up
 from flows.steps.registry import KINDS
+from flows.study.load import load
+from flows.study.study import StudyConfig
 from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from flows.config.disk_use import KeepConfig
-from flows.config.load import load
 from flows.graph.explain import Explanation
 from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.nearest import SEED, NearestArtifacts
 from flows.steps.kind import Step
 from flows.steps.labels import Labels
 from flows.steps.lookup import look_up
+from flows.study.load import load
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from tests.gcs.server import GCS

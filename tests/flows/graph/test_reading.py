@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
-from flows.config.load import load
 from flows.graph.reading import describe_reads
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.labels import Labels, labels_of_name
+from flows.study.load import load
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from model.train.config import TrainConfig

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
 from flows.lineage.diff import compare_lineages
 from flows.lineage.runs import end_run_record
 from flows.lineage.target import find_lineage_target
@@ -17,6 +16,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
 from flows.steps.lookup import look_up
 from flows.steps.registry import step_code
+from flows.study.load import load
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import value_sha256
 from infra.store.environment import execution_environment

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
 from flows.lineage.replay import ReplayOutcome, autotuning_differences, replay_artifacts
 from flows.lineage.target import find_lineage_target
 from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import step_code, typed_config
 from flows.steps.replay import ReplayError
+from flows.study.load import load
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import canonical_json, value_sha256

@@ -11,8 +11,6 @@ from typing import Any
 import pydantic
 import pytest
 
-from flows.config.load import check_config, load
-from flows.config.study import StudyConfig
 from flows.lineage.runs import (
     begin_run_record,
     close_dead_records,
@@ -22,6 +20,8 @@ from flows.lineage.runs import (
     outcome,
     stop_run_record,
 )
+from flows.study.load import check_config, load
+from flows.study.study import StudyConfig
 from flows.sweep.form_values import study_of_form
 from infra.errors import ConfigError
 from infra.store import gc

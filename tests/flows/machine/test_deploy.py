@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
+from flows.study.load import load
 from infra.errors import ConfigError
 from tests.commands import run_commands
 

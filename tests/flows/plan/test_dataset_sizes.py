@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.config.load import load
 from flows.plan.dataset_sizes import DatasetSizes, num_examples
+from flows.study.load import load
 from pipelines.sources.registry import BENCHMARKS
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.graph import decode_of
 from flows.plan import plan as planning
 from flows.plan.plan import plan_markdown, plan_of, plan_text
 from flows.plan.prepared import PreparedData, plan_data
 from flows.plan.programs import UpdateEstimate, compile_program
+from flows.study.load import load
 from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from infra.store.store import Store

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.explain import Explanation
 from flows.plan.approval import approval_text
 from flows.plan.prepared import MissingDataset, plan_data, range_text
 from flows.steps import worker
 from flows.steps.lookup import look_up
+from flows.study.load import load
 from infra.source_code import checkout
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig

@@ -16,10 +16,10 @@ import numpy as np
 from scipy.optimize import linprog
 
 from flows.config.benchmark import metric_of
-from flows.config.load import load
 from flows.graph.graph import results_plan
 from flows.lineage.runs import end_run_record
 from flows.report.cells import CellKey, Plan
+from flows.study.load import load
 from infra.store.store import Artifact, Attempt, Store
 from model import files
 from model.eval.items_file import write_items

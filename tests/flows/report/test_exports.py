@@ -16,9 +16,9 @@ from pyarrow import parquet
 import parcel as notebook
 from flows.lineage.results import report_of, write_results
 from flows.lineage.runs import results_artifact
+from flows.logs.item_log import ItemLog
+from flows.logs.logs_report import read_logs, report_logs
 from flows.report.cells import CellKey, Report
-from flows.report.foreign.item_log import ItemLog
-from flows.report.foreign.logs_report import read_logs, report_logs
 from flows.report.items_table import items_schema
 from infra.store.store import Store
 from tests.flows.conftest import Done

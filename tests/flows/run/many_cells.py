@@ -26,13 +26,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from flows.config.load import load
-from flows.config.study import StudyConfig
 from flows.graph.graph import StudyGraph, graph_of
 from flows.steps import worker
 from flows.steps.kind import StepContext
 from flows.steps.registry import KINDS
 from flows.steps.worker import StepOutcome
+from flows.study.load import load
+from flows.study.study import StudyConfig
 from infra.prefect.settings import apply
 from infra.progress import Progress
 from infra.ray.errors import RayWorkerLostError

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import json, sys
 from prefect import flow
-from flows.config.load import load
+from flows.study.load import load
 from flows.graph.explain import explain_study
 from flows.run.request import RunRequest
 from flows.run.run import Run
@@ -47,7 +47,7 @@ def test_what_was_given_up_ends_no_sweep_and_what_was_put_off_does(tmp_path: Pat
 
 REUSED = """
 import sys
-from flows.config.load import load
+from flows.study.load import load
 from flows.graph.explain import explain_study
 from prefect import flow
 from flows.run.request import RunRequest

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.eta import TimeEstimates
 from flows.graph.graph import graph_of
 from flows.graph.nodes import GraphNode, StepJob
@@ -17,6 +16,7 @@ from flows.run.sweep_limits import Admission, NodeHeldError, SweepLimits
 from flows.steps.kind import Step
 from flows.steps.labels import labels_of_name
 from flows.steps.worker import StepOutcome
+from flows.study.load import load
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 

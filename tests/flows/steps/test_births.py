@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.config.load import load
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.registry import KINDS
+from flows.study.load import load
 from infra.store.digest import birth_values, born
 from infra.store.manifest import Recipe
 from model.train.config import TrainConfig

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flows.config.disk_use import KeepConfig
-from flows.config.load import load
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
@@ -23,6 +22,7 @@ from flows.steps.kind import Kind, Step, StepContext
 from flows.steps.labels import Labels
 from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
+from flows.study.load import load
 from infra.progress import Progress
 from infra.references import load_reference
 from infra.store.store import Artifact, Store

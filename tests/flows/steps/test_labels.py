@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.eta import TimeEstimates
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
@@ -14,6 +13,7 @@ from flows.pages.history import draw
 from flows.pages.lineage import page
 from flows.run.run_log import opening_line
 from flows.steps.labels import Labels, labels_of, labels_of_name, labels_of_user
+from flows.study.load import load
 from flows.sweep.form_values import check_values, sweep_of_form
 from flows.sweep.sweep import Sweep, describe_sweep
 from infra.store.store import Store

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.explain import Explanation
 from flows.steps import worker
 from flows.steps.kind import StepContext
 from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
+from flows.study.load import load
 from infra.references import load_reference
 from infra.store import raw_files
 from infra.store.lineage import verify_artifact

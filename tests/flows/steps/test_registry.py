@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flows.config.load import load
 from flows.graph.graph import graph_of
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
@@ -14,6 +13,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.kinds.start import start_spec
 from flows.steps.registry import code_digest, step_code
+from flows.study.load import load
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
 from model.config import ModelConfig

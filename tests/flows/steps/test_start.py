@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.input_files import input_files_spec
 from flows.steps.registry import code_digest
 from flows.steps.worker import StepOutcome, make
+from flows.study.input_files import input_files_spec
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 from model import vlm

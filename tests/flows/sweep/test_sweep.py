@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.config.study import StudyConfig
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.lineage.runs import end_run_record
@@ -21,6 +20,7 @@ from flows.run.retry_policy import (
     hold_given_up,
 )
 from flows.steps.lookup import look_up
+from flows.study.study import StudyConfig
 from flows.sweep.form_values import check_values, form_problem, sweep_of_form
 from flows.sweep.sweep import Sweep, SweepRun, _compared_rows, describe_sweep
 from infra.errors import ConfigError
@@ -262,8 +262,8 @@ def test_a_form_is_checked_before_there_is_a_run(store: Store):
 def test_a_study_that_ran_is_known_by_its_name(store: Store):
     import dataclasses
 
-    from flows.config.load import load
     from flows.lineage.runs import end_run_record
+    from flows.study.load import load
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))
     end_run_record(store, ran, "run", results=None, artifacts=(), failed=["x: y"])

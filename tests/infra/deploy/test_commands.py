@@ -159,7 +159,7 @@ def test_addresses_name_services_and_their_ports():
 
 
 def test_overrides_of_the_page_make_a_study():
-    from flows.config.load import load
+    from flows.study.load import load
 
     given = {*re.findall(r"\b(?:compute|name)[\w.]*=[\w:/.-]*\w", DOC)}
     assert given >= {"compute.ray_address=http://parcel-ray-head-svc:8265", "name=first"}

@@ -150,7 +150,7 @@ def test_what_is_damaged_in_a_bucket_is_set_aside_there(
     server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
 ):
     monkeypatch.setattr(
-        "infra.store.object_client.time", types.SimpleNamespace(sleep=lambda _: None)
+        "infra.store.objects.object_client.time", types.SimpleNamespace(sleep=lambda _: None)
     )
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
     store = Store(f"{server.uri}/first")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.report.foreign.lmms_eval import find_logs, read_log
+from flows.logs.lmms_eval import find_logs, read_log
 from model.data.pixels import decode_images
 from model.decode.predict import Predictor
 from model.text.tokenizer import train_tokenizer

@@ -112,7 +112,9 @@ def test_a_type_that_the_format_lacks_is_named(tmp_path: Path):
 
 @pytest.fixture
 def server(server: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
-    monkeypatch.setattr("infra.store.object_client.time", types.SimpleNamespace(sleep=print))
+    monkeypatch.setattr(
+        "infra.store.objects.object_client.time", types.SimpleNamespace(sleep=print)
+    )
     return server
 
 
@@ -183,8 +185,8 @@ def test_a_large_file_is_sent_in_parts(
     server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
-    monkeypatch.setattr("infra.store.bucket._PART", 2**18)
-    monkeypatch.setattr("infra.store.bucket._AT_A_TIME", 2**18)
+    monkeypatch.setattr("infra.store.objects.bucket._PART", 2**18)
+    monkeypatch.setattr("infra.store.objects.bucket._AT_A_TIME", 2**18)
     store = Store(f"{server.uri}/studies")
     file = params_files.ParamsFile({"x": RNG.normal(size=150_000)})
     server.fail(Rule(action="tear", verb="chunk"), Rule(action="short", verb="chunk"))

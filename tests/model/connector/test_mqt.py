@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flows.config.load import load
+from flows.study.load import load
 from infra.store.digest import identity_json
 from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.config.test_user_connectors import RIPPLE
+from tests.flows.study.test_user_connectors import RIPPLE
 
 pytestmark = pytest.mark.usefixtures("forget")
 

@@ -7,7 +7,7 @@ import pytest
 
 from infra.store.store import Store
 from model.eval.items_file import ItemsFile
-from tests.flows.report.foreign.evaluations import write_evaluation
+from tests.flows.logs.evaluations import write_evaluation
 
 
 @pytest.fixture

@@ -42,7 +42,9 @@ def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
 
 @pytest.fixture
 def server(server: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
-    monkeypatch.setattr("infra.store.object_client.time", types.SimpleNamespace(sleep=print))
+    monkeypatch.setattr(
+        "infra.store.objects.object_client.time", types.SimpleNamespace(sleep=print)
+    )
     monkeypatch.setattr(datasets, "BLOCK_BYTES", 7 * 2200)  # Blocks of 7, over shards' ends.
     hold(monkeypatch, 1e6)
     return server

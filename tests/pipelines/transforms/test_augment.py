@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from flows.config.load import load
 from flows.graph.datasets import datasets_of
+from flows.study.load import load
 from pipelines.images.square import ImageSpec, decode_opaque, prepare_image
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset

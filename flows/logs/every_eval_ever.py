@@ -1,0 +1,235 @@
+"""Reads logs in the format of Every Eval Ever, of other systems and of `parcel results`.
+
+    UUID.json             an evaluation: model, results with their metrics
+    UUID_samples.jsonl    a line per item, or per item and result
+
+Source: Every Eval Ever 0.3.0 (github.com/evaleval/every_eval_ever, eval.schema.json and
+instance_level_eval.schema.json).
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
+from flows.logs.log_checks import (
+    TOLERANCE,
+    is_number,
+    object_member,
+    parse_object,
+    sorted_items,
+)
+from flows.report.every_eval_ever import LIBRARY, SAMPLES
+
+FILES = f"*{SAMPLES} beside *.json"
+"""What is read, for a message."""
+
+PICTURES = ("source_sha256", "image_sha256", "source", "image_id", "image", "video_id", "video")
+"""Names of a sample's metadata that tell its picture or video, the surest first."""
+
+_PSEUDO_TOLERANCE = 1e-5
+"""As `TOLERANCE`, where the items have pseudo-values, which are derivatives."""
+
+_Row = tuple[str, dict[str, Any]]
+"""Place of a line, such as "FILE line 3", and the line's object."""
+
+
+def find_logs(folder: Path) -> list[Path]:
+    """Returns the files of samples below a folder, in order of path."""
+    return sorted(folder.rglob(f"*{SAMPLES}"))
+
+
+def read_log(path: Path) -> ItemLog:
+    """Returns the items of one model on one task.
+
+    The task is the name of the evaluation. Of several results the first counts that has a number
+    for every one of its items, whose mean is the result's own; scores are in 0-1 unless the result
+    says that its metric is unbounded. Logs of `parcel results` have a budget and a seed, too.
+
+    Raises:
+      ItemLogError: if a file lacks what is read, is of several tasks, or no metric can be read item
+        by item.
+    """
+    evaluation_file = path.with_name(path.name.removesuffix(SAMPLES) + ".json")
+    if not evaluation_file.is_file():
+        raise ItemLogError(f"{path}: needs {evaluation_file.name} beside it, which has the model.")
+    evaluation = parse_object(evaluation_file.read_bytes(), str(evaluation_file))
+    model = object_member(evaluation, "model_info", evaluation_file)
+    name = _text(model, "id", f"{evaluation_file}: model_info")
+    results = evaluation.get("evaluation_results")
+    if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
+        raise ItemLogError(f"{evaluation_file}: evaluation_results must be a list of objects.")
+
+    rows = [
+        (f"{path} line {number}", parse_object(line, f"{path} line {number}"))
+        for number, line in enumerate(path.read_bytes().split(b"\n"), start=1)
+        if line.strip()
+    ]
+    if not rows:
+        raise ItemLogError(f"{path}: has no item.")
+    for place, row in rows:
+        if row.get("evaluation_id") != evaluation.get("evaluation_id"):
+            raise ItemLogError(
+                f"{place}: evaluation_id must be {evaluation.get('evaluation_id')!r} as in "
+                f"{evaluation_file.name}, got {row.get('evaluation_id')!r}."
+            )
+    tasks = list(dict.fromkeys(str(result.get("evaluation_name")) for result in results))
+    if len(tasks) != 1:
+        raise ItemLogError(
+            f"{evaluation_file}: evaluation_results must be of one evaluation_name, got "
+            f"{', '.join(tasks) or 'none'}; write one file for each."
+        )
+    result, result_rows = _readable_result(results, rows, path, evaluation_file)
+    place = f"{evaluation_file}: evaluation_results"
+    own = _own_fields(evaluation, result, str(evaluation_file))
+    source = object_member(result, "source_data", place)
+    details = source.get("additional_details")
+    details = details if isinstance(details, dict) else {}
+    return ItemLog(
+        file=str(path),
+        model=name,
+        task=tasks[0],
+        metric=_metric_name(result, place),
+        split=str(source.get("hf_split") or details.get("split") or ""),
+        items=sorted_items(((at, _logged_item(row, at)) for at, row in result_rows), "sample_id"),
+        **own,
+    )
+
+
+def _readable_result(
+    results: Sequence[Mapping[str, Any]], rows: Sequence[_Row], path: Path, evaluation_file: Path
+) -> tuple[Mapping[str, Any], list[_Row]]:
+    """Returns the first result whose score is the mean of its items' scores, and their lines."""
+    names = []
+    for result in results:
+        result_id = result.get("evaluation_result_id")
+        of_result = [
+            (place, row)
+            for place, row in rows
+            # Lines without the id of a result count for all; they have one score.
+            if row.get("evaluation_result_id") in (None, result_id)
+        ]
+        names.append(_metric_name(result, f"{evaluation_file}: evaluation_results"))
+        metric, score = result.get("metric_config"), result.get("score_details")
+        if not of_result or not isinstance(metric, dict) or not isinstance(score, dict):
+            continue
+        mean = score.get("score")
+        if not is_number(mean):
+            continue
+        # Items are in 0-1; some state their mean in percent.
+        in_percent = metric.get("max_score") == 100 or metric.get("metric_unit") == "percent"
+        mean = mean / 100 if in_percent else mean
+        values = [_value(row, place) for place, row in of_result]
+        bounded = metric.get("max_score") != "Infinity" and not _has_pseudo_values(of_result)
+        if bounded and not all(0 <= value <= 1 for value in values):
+            continue
+        tolerance = _PSEUDO_TOLERANCE if _has_pseudo_values(of_result) else TOLERANCE
+        if math.isclose(statistics.fmean(values), mean, abs_tol=tolerance):
+            return result, of_result
+    raise ItemLogError(
+        f"{path}: needs a metric with a number in 0-1 for every item whose mean is the "
+        f"score in {evaluation_file.name}, got {', '.join(dict.fromkeys(names)) or 'none'}."
+    )
+
+
+def _own_fields(
+    evaluation: Mapping[str, Any], result: Mapping[str, Any], place: str
+) -> dict[str, Any]:
+    """Returns how a log's answers were made, if `parcel results` wrote it; {} of others.
+
+    Others may have a seed as well, but what was drawn from it is not known.
+    """
+    library = evaluation.get("eval_library")
+    if not isinstance(library, dict) or library.get("name") != LIBRARY:
+        return {}
+    generation = object_member(result, "generation_config", place)
+    training = object_member(
+        object_member(evaluation, "model_info", place), "additional_details", place
+    )
+    decoding = object_member(generation, "additional_details", place)
+    texts = {
+        "budget": decoding.get("budget"),
+        "seed": training.get("seed"),
+        "pretraining": training.get("pretraining"),
+    }
+    for name, text in texts.items():
+        if not isinstance(text, str) or not (text.isascii() and text.isdigit()):
+            raise ItemLogError(f"{place}: {name} must be a whole number as a text, got {text!r}.")
+    numbers = {name: int(str(text)) for name, text in texts.items()}
+    return {**numbers, "checkpoint": str(training.get("checkpoint") or "")}
+
+
+def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
+    question = object_member(row, "input", place)
+    metadata = _metadata(row)
+    picture = next((metadata[name] for name in PICTURES if metadata.get(name)), "")
+    text = _text(question, "raw", f"{place}: input", empty=True)
+    return LoggedItem(
+        id=_text(row, "sample_id", place),
+        source=str(picture),
+        question=str(row.get("sample_hash") or ""),
+        prompt=str(question.get("formatted") or text),
+        text=text,
+        target=_one_text(question.get("reference")),
+        answer=_answer(row),
+        score=_value(row, place),
+    )
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    output = row.get("output")
+    if isinstance(output, dict):
+        return _one_text(output.get("raw"))
+    # Of several turns, the answer is what was taken from the last one.
+    taken = row.get("answer_attribution")
+    last = taken[-1] if isinstance(taken, list) and taken else {}
+    return str(last.get("extracted_value", "")) if isinstance(last, dict) else ""
+
+
+def _one_text(texts: Any) -> str:
+    """Returns the only text of a list, or a longer list as JSON."""
+    if isinstance(texts, list) and len(texts) == 1:
+        return str(texts[0])
+    return json.dumps(texts, ensure_ascii=False)
+
+
+def _value(row: Mapping[str, Any], place: str) -> float:
+    """Returns an item's score, or its pseudo-value where the metric is no mean of items."""
+    score = object_member(row, "evaluation", place).get("score")
+    if not is_number(score):
+        raise ItemLogError(f"{place}: evaluation.score must be a number, got {score!r}.")
+    text = _metadata(row).get("pseudo_value")
+    if text is None:
+        return float(score)
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ItemLogError(f"{place}: metadata.pseudo_value must be a number, got {text!r}.")
+    return value
+
+
+def _has_pseudo_values(rows: Sequence[_Row]) -> bool:
+    return all("pseudo_value" in _metadata(row) for _, row in rows)
+
+
+def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = row.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _metric_name(result: Mapping[str, Any], place: str) -> str:
+    metric = object_member(result, "metric_config", place)
+    name = metric.get("metric_id") or metric.get("metric_name")
+    return str(name or metric.get("evaluation_description") or "score")
+
+
+def _text(values: Mapping[str, Any], name: str, place: str, *, empty: bool = False) -> str:
+    value = values.get(name)
+    if not isinstance(value, str) or not (value or empty):
+        raise ItemLogError(f"{place}: {name} must be a text, got {value!r}.")
+    return value

@@ -1,0 +1,149 @@
+"""Builds a report of other systems' items: the same intervals, pairing and clusters as our own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.logs import every_eval_ever, lmms_eval
+from flows.logs.item_log import ItemLog, ItemLogError
+from flows.report.build import build_report
+from flows.report.cell_text import MISSING
+from flows.report.cells import NO_BUDGET, Plan, Report, Score
+from flows.report.items import items_by_source, mean_item_score
+
+FORMATS = {
+    "lmms-eval": lmms_eval,
+    "Every Eval Ever": every_eval_ever,
+}
+"""Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
+
+
+def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
+    """Returns every log below some folders, in order of folder and path.
+
+    Raises:
+      ItemLogError: if a folder has none, or one cannot be read.
+    """
+    logs = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ItemLogError(f"{folder}: is no folder; name one that holds item logs.")
+        files = [(form, path) for form in FORMATS.values() for path in form.find_logs(folder)]
+        if not files:
+            raise ItemLogError(
+                f"{folder}: holds no item log; read are those of "
+                f"{', '.join(f'{name} ({form.FILES})' for name, form in FORMATS.items())}."
+            )
+        try:
+            logs += [form.read_log(path) for form, path in files]
+        except OSError as error:
+            raise ItemLogError(f"{error.filename}: {error.strerror}.") from None
+    return logs
+
+
+def report_logs(logs: Sequence[ItemLog]) -> Report:
+    """Returns the report of some logs: models are its methods and tasks its benchmarks.
+
+    Differences are paired item by item. Retention is against the first model.
+
+    Raises:
+      ItemLogError: if a model has a task twice at a budget and seed, two logs of a task differ in
+        metric, split, questions, prompts, targets or pictures, or two of a seed in its pretraining.
+        What a log does not say is not compared.
+    """
+    first_of_model: dict[str, dict[str, ItemLog]] = {}
+    first_of_seed: dict[int, ItemLog] = {}
+    files: dict[tuple[str, str, int, int], str] = {}
+    scores, unknown = [], []
+    for log in logs:
+        # Two logs of one model need not be two seeds: one may be a copy or a correction.
+        place = (log.model, log.task, log.budget, log.seed)
+        if other := files.get(place):
+            raise ItemLogError(
+                f"{log.file}: {log.model} has {log.task} in {other}, too; leave one out."
+            )
+        files[place] = log.file
+        like = first_of_seed.setdefault(log.seed, log)
+        if log.pretraining != like.pretraining:
+            raise ItemLogError(
+                f"{log.file}: pretraining of seed {log.seed} must be {like.pretraining} as in "
+                f"{like.file}, got {log.pretraining}."
+            )
+        # With the first of each model, not with the first alone: a log may lack what two others
+        # differ in. Those of one model, of its budgets and seeds, say the same things.
+        first_logs = first_of_model.setdefault(log.task, {})
+        for other_log in first_logs.values():
+            _check_comparable(log, other_log)
+        first_logs.setdefault(log.model, log)
+        if not all(item.source for item in log.items):
+            unknown.append(log.task)
+        # An item without a picture is a source by itself, which no picture's name can be.
+        items = items_by_source((item.source or f"\0{item.id}", item.score) for item in log.items)
+        scores.append(
+            Score(
+                benchmark=log.task,
+                method=log.model,
+                budget=log.budget,
+                seed=log.seed,
+                score=mean_item_score(items),
+                metric=log.metric,
+                artifact="",
+                items=items,
+            )
+        )
+    models = tuple(dict.fromkeys(log.model for log in logs))
+    budgets_of = {
+        model: tuple(sorted({log.budget for log in logs if log.model == model})) for model in models
+    }
+    first_of_checkpoint: dict[str, str] = {}
+    trainings = {
+        log.task: first_of_checkpoint.setdefault(log.checkpoint, log.task)
+        for log in logs
+        if log.checkpoint
+    }
+    plan = Plan(
+        methods=models,
+        benchmarks=tuple(first_of_model),
+        budgets=tuple(sorted({log.budget for log in logs})),
+        seeds=tuple(first_of_seed),
+        reference=models[0],
+        full_budget=max(budgets_of[models[0]]),
+        budgets_of=budgets_of,
+        pretrainings=tuple(log.pretraining for log in first_of_seed.values()),
+        trainings=trainings,
+    )
+    notes = ["Read from item logs."]
+    if NO_BUDGET in plan.budgets:
+        notes = [f"Read from item logs; @{MISSING} stands for their unknown number of tokens."]
+    if unknown:
+        notes.append(
+            f"The logs of {', '.join(dict.fromkeys(unknown))} do not name the items' pictures: "
+            f"each item counts as independent, so intervals are too narrow where items share one."
+        )
+    return build_report(plan, scores, {}, notes=notes)
+
+
+def _check_comparable(log: ItemLog, first: ItemLog) -> None:
+    """Refuses a log whose scores answer another question than another log's of its task."""
+    for field in ("metric", "split"):
+        ours, theirs = getattr(log, field), getattr(first, field)
+        if ours and theirs and ours != theirs:
+            raise ItemLogError(
+                f"{log.file}: {field} must be {theirs!r} as in {first.file}, got {ours!r}."
+            )
+    of_first = {item.id: item for item in first.items}
+    ids = {item.id for item in log.items}
+    if ids != of_first.keys():
+        apart = sorted(ids ^ of_first.keys())
+        raise ItemLogError(
+            f"{log.file}: questions must be those of {first.file}, got {len(ids)} and "
+            f"{len(of_first)}, of which {len(apart)} are in one only, such as {apart[0]}."
+        )
+    for item in log.items:
+        for field in ("question", "prompt", "target", "source"):
+            ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
+            # Sources are compared where one is unknown, too: items are paired source by source.
+            if ours != theirs and (field == "source" or (ours and theirs)):
+                raise ItemLogError(
+                    f"{log.file}: {field} of item {item.id} must be {theirs!r:.80} as in "
+                    f"{first.file}, got {ours!r:.80}."
+                )

@@ -1,0 +1,105 @@
+"""Item logs of lmms-eval: the same statistics as our own, and what is refused."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.lineage.results import show_logs
+from flows.logs.item_log import ItemLogError
+from flows.logs.logs_report import read_logs, report_logs
+from flows.report.cells import Cell
+from infra.errors import ConfigError
+from tests.flows.logs.lmms_logs import write_logs
+
+
+def _width(cell: Cell) -> float:
+    assert cell.low is not None
+    assert cell.high is not None
+    return cell.high - cell.low
+
+
+def _scores(seed: int, num: int = 200) -> list[float]:
+    rng = random.Random(seed)
+    return [float(rng.random() < 0.6) for _ in range(num)]
+
+
+def test_five_thousand_items_are_read_without_loss(tmp_path: Path):
+    scores = _scores(1, 5000)
+    write_logs(tmp_path, "org/a", scores)
+    (log,) = read_logs([tmp_path])
+    assert (log.model, log.task, log.metric, log.split) == ("org/a", "chartqa", "relaxed", "test")
+    assert {int(item.id): item.score for item in log.items} == dict(enumerate(scores))
+    assert {item.answer for item in log.items} == {"4\u00e9"}
+
+
+def test_two_models_are_paired_by_item(tmp_path: Path):
+    # The second one differs in ten items only: unpaired, that difference would not stand.
+    first = _scores(2)
+    wrong = [number for number, score in enumerate(first) if not score][:10]
+    second = [1.0 if number in wrong else score for number, score in enumerate(first)]
+    write_logs(tmp_path, "a", first)
+    write_logs(tmp_path, "b", second)
+    report = report_logs(read_logs([tmp_path]))
+    (comparison,) = report.sections[0].comparisons
+    assert (comparison.method, comparison.other, comparison.items) == ("b", "a", 200)
+    assert comparison.mean == pytest.approx(5)
+    assert comparison.low is not None
+    assert comparison.low > 0
+
+
+def test_items_that_share_a_picture_are_one_draw(tmp_path: Path):
+    scores = [score for score in _scores(3, 50) for _ in range(4)]
+    alone = write_logs(tmp_path / "alone", "a", scores)
+    shared = write_logs(tmp_path / "shared", "a", scores, per_picture=4)
+    narrow, wide = (report_logs(read_logs([f])).sections[0].cells[0] for f in (alone, shared))
+    assert narrow.mean == wide.mean
+    assert _width(wide) > 1.7 * _width(narrow)
+    assert any("chartqa do not name" in n for n in report_logs(read_logs([alone])).notes)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"metric": "exact"}, r"metric must be 'relaxed' as in .*, got 'exact'"),
+        ({"split": "val"}, r"split must be 'test' as in .*, got 'val'"),
+        ({"prompt": "Count."}, r"prompt of item 0 must be 'How many\?' as in .*, got 'Count\.'"),
+        ({"scores": [1.0, 0.0]}, r"questions must be those of .*, got 2 and 3"),
+    ],
+)
+def test_other_questions_are_refused_with_what_differs(tmp_path: Path, other: dict, message: str):
+    write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
+    values: dict[str, Any] = {"scores": [1.0, 0.0, 1.0]} | other
+    write_logs(tmp_path, "b", **values)
+    with pytest.raises(ItemLogError, match=message):
+        report_logs(read_logs([tmp_path]))
+
+
+def test_a_model_twice_is_refused(tmp_path: Path):
+    folder = write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
+    with pytest.raises(ItemLogError, match=r"a has chartqa in .*, too; leave one out"):
+        report_logs(read_logs([tmp_path, folder]))
+
+
+def test_a_mean_that_is_not_the_items_is_refused(tmp_path: Path):
+    write_logs(tmp_path, "a", [1.0, 0.0], mean=0.7)
+    with pytest.raises(ItemLogError, match=r"whose mean is the task's own, got relaxed\."):
+        read_logs([tmp_path])
+
+
+def test_a_broken_line_is_named(tmp_path: Path):
+    folder = write_logs(tmp_path, "a", [1.0, 0.0])
+    with (folder / "20261127_101500_samples_chartqa.jsonl").open("a") as file:
+        file.write('{"doc_id": 2')
+    with pytest.raises(ItemLogError, match=r"chartqa\.jsonl line 3 is not JSON"):
+        read_logs([tmp_path])
+
+
+def test_a_folder_without_logs_says_what_is_read(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"--predictions: .* holds no item log; .*lmms-eval"):
+        show_logs([tmp_path], "md")
+    write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
+    with pytest.raises(ConfigError, match=r"--format with --predictions must be .*'cells'"):
+        show_logs([tmp_path], "cells")
+    assert "chartqa" in show_logs([tmp_path], "md")
