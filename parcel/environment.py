@@ -99,7 +99,7 @@ def use_utf8() -> None:
     os.environ.pop("PYTHONINSPECT", None)
 
 
-def print_any_character() -> None:
+def use_utf8_output() -> None:
     """Shows by escapes what the output's encoding lacks, and what a terminal would obey."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # In a notebook it is of another kind.

@@ -42,7 +42,7 @@ class LoggedValue(NamedTuple):
 class TrainingCurves:
     """The curves of all trainings that a table rests on; each training is listed once.
 
-    A training whose files `gc` let go has no values.
+    A training whose files `gc` pruned has no values.
 
     Attributes:
       values: every logged value, training after training, the transfers first.

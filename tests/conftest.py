@@ -124,13 +124,13 @@ def fast_compiler():
 @pytest.fixture(scope="session")
 def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A store with a server, and the server's address; one for all, since a start is dear."""
-    from infra.prefect.server import Beside, server_of
+    from infra.prefect.server import Sidecar, server_of
 
     store = tmp_path_factory.mktemp("served") / "store"
     with pytest.MonkeyPatch.context() as patch:
         _forget_server(patch, store)
-        beside = Beside(function="flows.pages.app:pages_of", argument=str(store))
-        server = server_of(store, auth="me:secret", beside=beside)
+        sidecar = Sidecar(function="flows.pages.app:pages_of", argument=str(store))
+        server = server_of(store, auth="me:secret", sidecar=sidecar)
         note = server.__enter__()
     yield store, note.api
     server.__exit__(None, None, None)

@@ -35,7 +35,7 @@ class KeepConfig:
 def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set[str]:
     """Returns the keys of a finished run's checkpoints whose files need not be kept."""
     # A transfer has its predictions before it has its cast. Casts, which predictions may read, too,
-    # are never let go.
+    # are never pruned.
     last_readers = {"predictions": "predictions", "bfloat16": "cast"}
     if keep.transfers not in last_readers:
         return set()
@@ -55,7 +55,7 @@ def describe_disk_use(view: Store, artifacts: Collection[Artifact], keep: KeepCo
     """Returns a line on the size of a run's artifacts, by kind.
 
     Args:
-      view: the store, which says whose files were let go.
+      view: the store, which says whose files were pruned.
       artifacts: the run's artifacts.
       keep: what the run keeps.
     """
@@ -63,7 +63,7 @@ def describe_disk_use(view: Store, artifacts: Collection[Artifact], keep: KeepCo
     sizes: dict[str, float] = {}
     for artifact in artifacts:
         kind = artifact.manifest.kind
-        # Another run may have let go what this one would keep.
+        # Another run may have pruned what this one would keep.
         is_gone = kind == "checkpoint" and view.find_pruned(artifact.key) is not None
         if artifact.key not in pruned and not is_gone:
             total = sum(file.size for file in artifact.manifest.files.values())
@@ -92,7 +92,7 @@ def describe_future_disk_use(
         num_params,
     )  # Here: it imports JAX, which most commands do not need.
 
-    # Where their files are let go, checkpoints that are scored do not count; their casts do.
+    # Where their files are pruned, checkpoints that are scored do not count; their casts do.
     pruned: set[Step] = set()
     if keep.transfers in ("predictions", "bfloat16"):
         scored = {step.inputs["checkpoint"] for step in steps if kind_of(step).holds == "answers"}

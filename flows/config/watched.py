@@ -9,7 +9,7 @@ from flows.config.source import SourceConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ProbeOf:
+class ProbedBenchmark:
     """A small version of one of the study's transfers: its recipe, with the changes stated here.
 
     Attributes:
@@ -43,7 +43,7 @@ class WatchedConfig:
     every: Annotated[int, Field(ge=1)] = 1000
     sources: tuple[SourceConfig, ...] = ()
     examples: Annotated[int, Field(ge=1)] = 256
-    probe: ProbeOf | None = None
+    probe: ProbedBenchmark | None = None
 
     def __post_init__(self) -> None:
         if not self.sources and self.probe is None:

@@ -46,7 +46,7 @@ STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
 _REUSED = ("reused", "accepted")
 """States of a step whose artifact is certain to be used."""
 
-_DECODED_FROM_CAST = "decoded from parameters in bfloat16, since the float32 ones were let go"
+_DECODED_FROM_CAST = "decoded from parameters in bfloat16, since the float32 ones were pruned"
 
 _MAX_NAMES = 3
 """Most reasons or names given in one line; the others are only counted."""
@@ -512,7 +512,7 @@ class Explanation:
         return max(candidates, key=lambda artifact: artifact.manifest.started, default=None)
 
     def _judge_pruned_steps(self) -> None:
-        """Makes those steps "new" whose files were let go, but which a step to be made would read.
+        """Makes those steps "new" whose files were pruned, but which a step to be made would read.
 
         Predictions read the cast instead, where there is one, and their verdict says so. This needs
         the verdicts on all readers, which come later in the graph's order.
@@ -536,7 +536,7 @@ class Explanation:
                 self.steps[step] = dataclasses.replace(verdict, state="new", why=why)
 
     def _leave_out_casts(self) -> None:
-        """Leaves out casts of checkpoints whose files were let go before there was a cast.
+        """Leaves out casts of checkpoints whose files were pruned before there was a cast.
 
         To keep the parameters is not worth a training; where one is made anyway, they are kept.
         """

@@ -124,7 +124,7 @@ def end_run_record(
     """Writes how a run ended into its record, and returns the outcome.
 
     `parcel gc` keeps the artifacts that a record names and all that they were made from, except
-    checkpoints that the study's `keep` lets go.
+    checkpoints that the study's `keep` prunes.
 
     Args:
       store: the store of the run.
@@ -140,10 +140,10 @@ def end_run_record(
       reused: number of steps that it found.
     """
     keep = KeepConfig(**config.get("keep", {}))
-    # After a failure nothing is let go: the next attempt may read these files again.
+    # After a failure nothing is pruned: the next attempt may read these files again.
     pruned_keys = set() if failed else prunable_checkpoints(keep, map(store.get_cached, artifacts))
     record = {
-        # gc keeps these; what `keep` let go is named apart, so that its absence is explained.
+        # gc keeps these; what `keep` pruned is named apart, so that its absence is explained.
         "artifacts": sorted({*artifacts} - pruned_keys),
         PRUNED: sorted(pruned_keys),
         "results": results,

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 
 from flows.pages import app
 from flows.pages.overview import EndedRun, ServerFacts, continuing_form
-from infra.prefect.server import Beside
+from infra.prefect.server import Sidecar
 from infra.store.store import Store
 
 _ASK_EVERY = 5.0
@@ -20,9 +20,9 @@ _PATIENCE = 2.0
 """Longest wait of a page for facts that are being read [s]; then it shows the last ones."""
 
 
-def beside(store: Store) -> Beside:
+def sidecar_of(store: Store) -> Sidecar:
     """Returns the names of the functions that make a server's pages and check its forms."""
-    return Beside(
+    return Sidecar(
         function="flows.machine.live_pages:pages_of",
         argument=store.uri,
         check="flows.sweep.form_values:served_form_problem",

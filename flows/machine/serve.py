@@ -15,7 +15,7 @@ import httpx
 import psutil
 
 from flows.config.server_limits import limit_variables, save_limits
-from flows.machine.live_pages import beside
+from flows.machine.live_pages import sidecar_of
 from infra.errors import ConfigError
 from infra.prefect.server import auth_file, is_loopback, running, server_of, serving_alone
 from infra.prefect.server_log import log_file
@@ -84,7 +84,7 @@ def serve_studies(
     with contextlib.ExitStack() as kept:
         with wait_line("starting Prefect"):
             server = kept.enter_context(
-                server_of(store.state, host=host, port=port, auth=auth, beside=beside(store))
+                server_of(store.state, host=host, port=port, auth=auth, sidecar=sidecar_of(store))
             )
         kept.enter_context(serving_alone(store.state, server))
         check_current_folder()

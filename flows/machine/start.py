@@ -58,11 +58,11 @@ def keep_server(store: Store) -> None:
     """
     apply(store.state)
     with wait_line("starting Prefect"):
-        from flows.machine.live_pages import beside
+        from flows.machine.live_pages import sidecar_of
         from infra.prefect.server import server_of
 
         if not os.environ.get("PREFECT_API_URL"):
-            _servers.enter_context(server_of(store.state, beside=beside(store)))
+            _servers.enter_context(server_of(store.state, sidecar=sidecar_of(store)))
 
 
 def start_study(
@@ -144,10 +144,10 @@ def run_in_terminal(start: Callable[[], RunStart], store: Store) -> int:
     print("starting Prefect …", flush=True)
     with contextlib.ExitStack() as server:
         with wait_line("starting Prefect"):
-            from flows.machine.live_pages import beside
+            from flows.machine.live_pages import sidecar_of
             from infra.prefect.server import reporting
 
-            ui, outlives_run = server.enter_context(reporting(store.state, beside(store)))
+            ui, outlives_run = server.enter_context(reporting(store.state, sidecar_of(store)))
         print(f"UI: {ui.link()}", flush=True)
         ui = ui if outlives_run else None
         with wait_line("loading the steps"):
@@ -155,7 +155,7 @@ def run_in_terminal(start: Callable[[], RunStart], store: Store) -> int:
 
             from flows.machine.summary import print_result
             from flows.pages.overview import continuing_command
-            from infra.prefect.published import published
+            from infra.prefect.best_effort import best_effort
             from infra.prefect.rows import begin, flush, settle_ended, wait_for_events
 
             run, flow, parameters = start()
@@ -166,9 +166,9 @@ def run_in_terminal(start: Callable[[], RunStart], store: Store) -> int:
         console = terminal_console(highlight=False)
         began = time.monotonic()
         # The rows of runs that were killed before they could.
-        for line in published(settle_ended, store) or ():
+        for line in best_effort(settle_ended, store) or ():
             print(f"parcel: {one_line(line)}", file=sys.stderr)
-        row = published(begin, flow, parameters)
+        row = best_effort(begin, flow, parameters)
         state: Any
         try:
             state = run_flow(flow, flow_run=row, parameters={}, return_type="state")
@@ -193,8 +193,8 @@ def run_in_terminal(start: Callable[[], RunStart], store: Store) -> int:
             return 0
         print_result(console, store, result, time.monotonic() - began, ui)
         # Before its server ends, all is sent; else Prefect sends log lines in its time.
-        published(flush if ui is None else wait_for_events)
-        published(settle_ended, store)
+        best_effort(flush if ui is None else wait_for_events)
+        best_effort(settle_ended, store)
         if not result.is_success:
             # The last line: where a person looks, and what they would do next.
             again = continuing_command(read_run(store.files, result.run), store.uri)
@@ -215,11 +215,11 @@ def settle_earlier_runs(store: Store) -> None:
     if not has_unsettled(store):
         return
     apply(store.state)
-    from flows.machine.live_pages import beside
-    from infra.prefect.published import published
+    from flows.machine.live_pages import sidecar_of
+    from infra.prefect.best_effort import best_effort
     from infra.prefect.rows import settle_ended
     from infra.prefect.server import reporting
 
-    with reporting(store.state, beside(store)):
-        for line in published(settle_ended, store) or ():
+    with reporting(store.state, sidecar_of(store)):
+        for line in best_effort(settle_ended, store) or ():
             print(f"parcel: {one_line(line)}", file=sys.stderr)

@@ -10,7 +10,7 @@ from flows.lineage.runs import close_dead_records, record_of
 from flows.steps.workers import JobWorkers
 from infra.errors import one_line
 from infra.prefect.api import named_server
-from infra.prefect.published import published
+from infra.prefect.best_effort import best_effort
 from infra.prefect.rows import settle_ended
 from infra.prefect.watch import Watch, runs_in
 from infra.ray.jobs import JobServer
@@ -74,17 +74,17 @@ class _Looks:
     def _look(self) -> Iterator[str]:
         # Asked before the look, which settles such runs: those that were being cancelled, and now
         # are, may have left jobs behind.
-        cancelling = published(_runs_in_state, StateType.CANCELLING) or {}
+        cancelling = best_effort(_runs_in_state, StateType.CANCELLING) or {}
         # First: a journal says more than an expired lease.
-        yield from published(settle_ended, self._store) or ()
-        lines = published(self._watching.look) or ()
+        yield from best_effort(settle_ended, self._store) or ()
+        lines = best_effort(self._watching.look) or ()
         yield from lines
         # Of a run that was ended by a signal there is no line: it has told Prefect itself.
         if lines or time.monotonic() - self._looked > _RECORDS_EVERY:
             close_dead_records(self._store)
             self._looked = time.monotonic()
         if cancelling:
-            cancelled = published(_runs_in_state, StateType.CANCELLED, list(cancelling)) or {}
+            cancelled = best_effort(_runs_in_state, StateType.CANCELLED, list(cancelling)) or {}
             for run in cancelled.values():
                 yield from _stop_ray_jobs(run, self._store)
 

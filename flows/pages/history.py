@@ -197,7 +197,7 @@ def _origin_text(store: Store, key: str) -> str:
     return f"made {started[:19].replace('T', ' ')} UTC as …{key[-_KEY_END:].strip('-')}"
 
 
-class Uses:
+class UsageIndex:
     """The users of each artifact of a store; every call reads only the manifests that are new.
 
     Args:

@@ -69,7 +69,7 @@ def mask_of(record: Record, number: int) -> Bool[np.ndarray, "H W"]:
     return np.asarray(whole.resize(size, Image.Resampling.NEAREST))
 
 
-def veil_png(inside: Bool[np.ndarray, "H W"], number: int) -> bytes:
+def overlay_png(inside: Bool[np.ndarray, "H W"], number: int) -> bytes:
     """Returns a PNG of a mask in the color of object `number`, transparent outside the mask."""
     # A palette of two colors with an opacity each: what is outside is clear, the mask tinted.
     image = Image.fromarray(inside.astype(np.uint8), "P")

@@ -103,7 +103,7 @@ class Box:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Veil:
+class MaskOverlay:
     """A mask on a picture.
 
     Attributes:
@@ -135,7 +135,7 @@ class Boxes:
         self._data = data
         self._numbers: dict[str, int] = {}
         self._num_markers = 0
-        self.veils: dict[Veil, None] = {}
+        self.veils: dict[MaskOverlay, None] = {}
 
     def text(self, text: str, codec: str = "") -> Markup:
         """Returns a text, escaped, with "[1]" or "[1 mask]" in place of an object's codes.
@@ -160,12 +160,12 @@ class Boxes:
             # A record names its own masks by a marker, in order; a model writes its masks as codes.
             if text.startswith(MASK_MARKER, end):
                 masked, end = True, end + len(MASK_MARKER)
-                veil = Veil(box=None, color=color, key=self._data, n=self._num_markers)
+                veil = MaskOverlay(box=None, color=color, key=self._data, n=self._num_markers)
                 self.veils[veil] = None
                 self._num_markers += 1
             elif one[2] and codec and (box := _box(one[1], number)):
                 codes = "-".join(map(str, numbers(one[2])))
-                self.veils[Veil(box=box, color=color, key=codec, codes=codes)] = None
+                self.veils[MaskOverlay(box=box, color=color, key=codec, codes=codes)] = None
             parts.append(f'<b class="box{(number - 1) % 5}">[{number}{" mask" * masked}]</b>')
         # Codes that form no object, as a model may write them, are only said to be there.
         rest = _CODES.sub("[codes]", text[end:])

@@ -13,7 +13,7 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 
 from flows.lineage.runs import ended_run_records
 from flows.pages.cards import Card, Cards
-from flows.pages.history import Uses
+from flows.pages.history import UsageIndex
 from flows.pages.lineage import page as lineage_page
 from flows.pages.links import page_key, page_link
 from flows.pages.page import Page, address, are_beside
@@ -23,8 +23,8 @@ from flows.report.markdown import to_markdown
 from flows.steps.kind import Contents
 from flows.steps.kinds.cast import CAST
 from flows.steps.registry import KINDS, kind_of
+from infra.prefect.best_effort import best_effort
 from infra.prefect.page_queue import PageQueue, UIPage
-from infra.prefect.published import published
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest, kind_of_key
 from infra.store.store import Artifact, Store
@@ -45,7 +45,7 @@ _Uses = Mapping[str, Mapping[str, str]]
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns the number of pages."""
     view = store.snapshot()
-    count, uses, cards = 0, Uses(view).of_all(), Cards(view)
+    count, uses, cards = 0, UsageIndex(view).of_all(), Cards(view)
     for artifact in view.artifacts():
         _create(_page_of(view, artifact, uses, cards, reused=True))
         count += 1
@@ -151,7 +151,7 @@ def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
     else:
         cells = [cell for section in report.sections for cell in section.cells]
         keys = [key for cell in cells for key in cell.artifacts]
-        newest = published(_newest, keys) or {key: page_link(key) for key in keys}
+        newest = best_effort(_newest, keys) or {key: page_link(key) for key in keys}
 
         def cell_link(text: str, cell: Cell) -> str:
             """Returns the text, linked to the first seed's page, and a numbered link per other."""

@@ -22,9 +22,9 @@ from flows.pages.compare import (
 )
 from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
-from flows.pages.history import Uses, distinct_names, draw
+from flows.pages.history import UsageIndex, distinct_names, draw
 from flows.pages.items import SHOWS, Item
-from flows.pages.masks import mask_of, veil_png
+from flows.pages.masks import mask_of, overlay_png
 from flows.pages.overview import (
     Overview,
     OverviewReader,
@@ -103,7 +103,7 @@ class Site:
         self._losses = LossReader(store)
         self._page_size = page_size
         self._is_folder = is_folder
-        self.uses = Uses(store)
+        self.uses = UsageIndex(store)
         self._cards = Cards(store)
         # Kind -> (number of parts in the address, function that returns the template's values).
         self._pages: Mapping[str, tuple[int, Callable[..., Mapping[str, Any]]]] = {
@@ -166,7 +166,7 @@ class Site:
         Raises:
           NoPageError: if there is no page of that kind, or its subject does not exist.
         """
-        # An address that nobody serves, a run that is not there and files that `gc` let go are all
+        # An address that nobody serves, a run that is not there and files that `gc` pruned are all
         # one thing to a reader, a page that does not exist: it says why, and nothing breaks.
         num_parts, values = self._pages.get(page.kind, (None, None))
         if values is None or len(page.parts) != num_parts:
@@ -206,11 +206,11 @@ class Site:
             if page.kind == "mask" and page.get("codes"):
                 codes = [int(number) for number in page.get("codes").split("-")]
                 inside = self._cards.masks.written(key, codes)
-                return veil_png(inside, int(page.get("color") or 0))
+                return overlay_png(inside, int(page.get("color") or 0))
             if record := self._cards.records.find(key, page.get("id")):
                 number = int(page.get("n") or 0)
                 if page.kind == "mask":
-                    return veil_png(mask_of(record, number), int(page.get("color") or 0))
+                    return overlay_png(mask_of(record, number), int(page.get("color") or 0))
                 return record.images[number]
         except (KeyError, ValueError, IndexError, FileNotFoundError):
             pass

@@ -24,7 +24,7 @@ from flows.steps.workers import AlreadyRunning
 from infra.prefect.page_queue import UIPage
 from infra.prefect.progress import NodeProgress
 from infra.progress import COMPILING, Progress
-from infra.store.first_read import DamagedArtifactError
+from infra.store.digest_check import DamagedArtifactError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact
 

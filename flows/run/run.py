@@ -56,11 +56,11 @@ from flows.study.paper_deviations import describe_paper_deviations
 from flows.study.study import StudyConfig
 from infra.errors import one_line_message
 from infra.prefect.approval import NotApprovedError, wait_for_approval
+from infra.prefect.best_effort import warn_only
 from infra.prefect.ending import journal_of
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue, UIPage
 from infra.prefect.progress import ProgressFile
-from infra.prefect.published import warn_only
 from infra.processes.signals import end_with
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer

@@ -21,11 +21,11 @@ class StepLookup:
     """A step whose inputs are known, and its artifact in the store.
 
     Attributes:
-      recipe: how to make it; predictions of a checkpoint whose files were let go read its cast.
+      recipe: how to make it; predictions of a checkpoint whose files were pruned read its cast.
       state: "reused": this code made it. "accepted": other code made it, and somebody accepted it.
         "stale": other code made it, and nobody did.
       artifact: the artifact; None where the state is "missing".
-      is_pruned: whether its files were let go, so a step that reads them needs it made again.
+      is_pruned: whether its files were pruned, so a step that reads them needs it made again.
     """
 
     recipe: Recipe
@@ -46,7 +46,7 @@ def look_up(
 ) -> StepLookup:
     """Looks a step up in the store.
 
-    Predictions are looked up twice if their checkpoint's files were let go and there is a cast of
+    Predictions are looked up twice if their checkpoint's files were pruned and there is a cast of
     it: as decoded from the checkpoint, and as decoded from the cast.
 
     Args:
@@ -89,7 +89,7 @@ def find_cast(
     pin: Callable[..., None] = lambda *keys: None,
     before: Store | None = None,
 ) -> Artifact | None:
-    """Returns the cast of a checkpoint whose files were let go; None if there is none.
+    """Returns the cast of a checkpoint whose files were pruned; None if there is none.
 
     Whatever code made it: what it was made from is gone. Arguments are those of `look_up`.
     """
@@ -119,7 +119,7 @@ def _look_up(
     #   nothing                          missing
     #
     # The identity is the key without the code: kind, contents of the inputs, config, seed and
-    # versions of libraries. An artifact whose files were let go counts like any other: only a step
+    # versions of libraries. An artifact whose files were pruned counts like any other: only a step
     # that reads them asks for more.
     accepted_roles = {role for role, read in step.inputs.items() if read in accepted}
     recipe = Recipe(

@@ -26,7 +26,7 @@ from prefect.states import Completed
 
 from flows.report.durations import age_text
 from infra.errors import printable
-from infra.prefect.published import published
+from infra.prefect.best_effort import best_effort
 from infra.prefect.times import firings
 from infra.store.pins import living_runs
 from infra.store.store import Store
@@ -58,7 +58,7 @@ def skipped(store: Store) -> State[Any] | None:
     if run is None or run.created_by is None or run.created_by.type != "SCHEDULE":
         return None
     # Without the server's answer it begins: leases save double work.
-    others = published(_due_firings, run) or []
+    others = best_effort(_due_firings, run) or []
     began = datetime.datetime.fromtimestamp(psutil.Process().create_time(), datetime.UTC)
     why = why_skipped(run, others, living_runs(store.volatile), began)
     return Completed(name=_SKIPPED, message=why) if why else None

@@ -30,8 +30,8 @@ from flows.run.sweep_limits import ALWAYS, SweepLimits
 from flows.sweep.firings import skipped
 from flows.sweep.form_values import DeployedStudies, open_form_store, study_of_form, sweep_of_form
 from flows.sweep.sweep import NOTHING, Sweep, SweepRun, describe_sweep
+from infra.prefect.best_effort import best_effort
 from infra.prefect.deployed import describe, name_run
-from infra.prefect.published import published
 
 _HELP = {
     "study": "demo, a YAML file, or the name of a study that ran in the store.",
@@ -74,7 +74,7 @@ def study_form(
         opened = open_form_store(store)
         step_values = [dataclasses.asdict(step) for step in steps]
         config = study_of_form(study, opened, overrides, data_root, given, step_values)
-        published(name_run, config.name)
+        best_effort(name_run, config.name)
         if (state := skipped(opened)) is not None:
             return state
         request = RunRequest(
@@ -98,7 +98,7 @@ def sweep(
         check_carried_studies(given)
         # Checked as a whole before the first pass, so that a slip shows before anything runs.
         sweep_run = sweep_of_form(study, open_form_store(store), overrides, add, given)
-        published(name_run, sweep_run.config.name)
+        best_effort(name_run, sweep_run.config.name)
         if (state := skipped(sweep_run.store)) is not None:
             return state
         return finish_sweep(sweep_run, run_of_sweep(sweep_run, when, approve=approve).execute())
@@ -116,7 +116,7 @@ def run_of_sweep(sweep_run: SweepRun, limits: SweepLimits, *, approve: bool) -> 
 
 def finish_sweep(sweep_run: SweepRun, state: State[Any]) -> State[Any]:
     """Publishes what a sweep's next firing would run; returns the state that its run ends in."""
-    published(_publish_next_sweep, sweep_run)
+    best_effort(_publish_next_sweep, sweep_run)
     if state.is_completed() and state.message == "nothing to run":
         return Completed(message=sweep_run.why_nothing())
     return state

@@ -1,6 +1,6 @@
 """The Prefect server of a store, as a process: `python -m infra.prefect.app STORE HOST PORT`.
 
-Three more arguments, see `Beside`, name an application whose pages are served next to Prefect's
+Three more arguments, see `Sidecar`, name an application whose pages are served next to Prefect's
 own, its argument, and a function that checks the parameters of a run of our deployments.
 
 The server refuses requests that address another host name, and requests of browsers that come from
@@ -40,7 +40,7 @@ from infra.prefect.private import make_private, open_private
 from infra.prefect.server import (
     PAGES,
     TOKEN,
-    Beside,
+    Sidecar,
     auth_file,
     folder_id,
     is_loopback,
@@ -237,7 +237,7 @@ def _query(scope: Scope) -> dict[str, list[str]]:
     return urllib.parse.parse_qs(text, keep_blank_values=True)
 
 
-class BesidePrefect:
+class WithSidecar:
     """Serves our pages, and Prefect's application at every other path.
 
     They are not mounted in it: its middleware asks every form for a token that only a script can
@@ -403,11 +403,11 @@ def main() -> None:
     with contextlib.suppress(PermissionError):  # The user chose a place that is not theirs.
         make_private(get_current_settings().home)
     whole.router.routes.insert(0, Route("/ui-settings", _without_login(whole)))
-    beside = Beside(*sys.argv[4:]) if len(sys.argv) > 4 else None
-    pages = BesidePrefect(_application(beside), StartLink(whole)) if beside else whole
+    sidecar = Sidecar(*sys.argv[4:]) if len(sys.argv) > 4 else None
+    pages = WithSidecar(_application(sidecar), StartLink(whole)) if sidecar else whole
     # From the outside in: whose page asks, who asks, how much, and only then what.
     proof = owner_proof(auth, os.environ[VARIABLE])
-    check, forms = (beside.check, beside.forms) if beside else ("", "")
+    check, forms = (sidecar.check, sidecar.forms) if sidecar else ("", "")
     served = Doors(pages, proof=proof, api=api, check=check, forms=forms)
     login = Login(BoundedBodies(served), auth, _hint(store, auth))
     app = SameOrigin(login, hosts if is_loopback(host) else [])
@@ -447,9 +447,9 @@ def _without_login(whole: Any) -> Callable[[Any], Any]:
     return lambda _: JSONResponse({**settings.endpoint().model_dump(mode="json"), "auth": None})
 
 
-def _application(beside: Beside) -> ASGIApp:
-    module, _, name = beside.function.partition(":")
-    return getattr(importlib.import_module(module), name)(beside.argument)
+def _application(sidecar: Sidecar) -> ASGIApp:
+    module, _, name = sidecar.function.partition(":")
+    return getattr(importlib.import_module(module), name)(sidecar.argument)
 
 
 def _write_note(path: Path, api: str, auth: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from infra.errors import one_line_message, redact_error
 from infra.prefect import journal as journals
+from infra.prefect.best_effort import best_effort
 from infra.prefect.journal import Journal
 from infra.prefect.log_records import redact_logs
-from infra.prefect.published import published
 from infra.prefect.rows import flush, is_cancelling, settle, settle_earlier_try
 from infra.processes.signals import add_exit_hook, install_signal_handlers
 
@@ -45,7 +45,7 @@ def journal_of(
     journal = Journal(store, flow_run_id)
 
     def at_signal(number: signal.Signals) -> None:
-        is_wanted = number == signal.SIGINT or published(is_cancelling, flow_run_id)
+        is_wanted = number == signal.SIGINT or best_effort(is_cancelling, flow_run_id)
         journal.close("cancelled" if is_wanted else "crashed", f"{number.name} came")
         if is_wanted:
             cancel()
@@ -53,8 +53,8 @@ def journal_of(
         # command on the store.
         record = journals.read(journal.path) if flow_run_id else None
         if record is not None:
-            published(flush, _LAST_FLUSH)
-            published(settle, record)
+            best_effort(flush, _LAST_FLUSH)
+            best_effort(settle, record)
 
     # A hook outlasts its run, whose rows Prefect has yet to set, but not the next run's beginning.
     while _past_runs:
@@ -62,7 +62,7 @@ def journal_of(
     remove_hook = add_exit_hook(at_signal)
     over = threading.Event()
     if flow_run_id:
-        published(settle_earlier_try, flow_run_id)
+        best_effort(settle_earlier_try, flow_run_id)
         # In the context of this thread, which holds Prefect's settings.
         run = contextvars.copy_context().run
         polling = threading.Thread(
@@ -87,7 +87,7 @@ def _end_if_cancelled(flow_run_id: str, over: threading.Event) -> None:
     Nobody else would: Prefect's runner ends only processes that it has started itself.
     """
     while not over.wait(_CANCEL_EVERY):
-        if published(is_cancelling, flow_run_id):
+        if best_effort(is_cancelling, flow_run_id):
             print("the run is cancelled, as somebody asked in the UI or by the API", flush=True)
             os.kill(os.getpid(), signal.SIGINT)
             return

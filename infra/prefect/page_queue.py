@@ -14,7 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
 from infra.credentials import redact_text
-from infra.prefect.published import published
+from infra.prefect.best_effort import best_effort
 
 _PATIENCE = 10.0
 """Time without a published page after which the run ends without the rest [s]."""
@@ -101,11 +101,11 @@ class PageQueue:
             while (page := self._pages.get()) is not None:
                 with self._lock:
                     page = self._progress.pop(page.key, page)
-                client = client or published(
+                client = client or best_effort(
                     lambda: stack.enter_context(get_client(sync_client=True))
                 )
                 if client is not None:
-                    published(self._publish, client, page)
+                    best_effort(self._publish, client, page)
                 self._last_end = time.monotonic()
 
     def _publish(self, client: SyncPrefectClient, page: UIPage) -> None:

@@ -35,11 +35,11 @@ from typing import IO, NamedTuple
 
 from infra.errors import ConfigError
 from infra.file_locks import lock_file
+from infra.prefect.best_effort import is_healthy
 from infra.prefect.database import put_damaged_database_aside
 from infra.prefect.encryption import VARIABLE, read_or_draw_key
 from infra.prefect.owner import HEADERS
 from infra.prefect.private import ModeRefusedError, make_private, open_private, owner_of
-from infra.prefect.published import is_healthy
 from infra.prefect.server_log import ServerErrors, log_file, open_log, read_errors
 from infra.prefect.settings import SETTINGS, drop_unusable_proxies, import_prefect
 from infra.processes.family import MARK
@@ -114,7 +114,7 @@ class UI:
         return f"{page}?{TOKEN}={token_of(self.auth)}"
 
 
-class Beside(NamedTuple):
+class Sidecar(NamedTuple):
     """Additions to Prefect's own server: pages below `PAGES`, and a check of our forms.
 
     Attributes:
@@ -192,7 +192,7 @@ def server_of(
     host: str = "127.0.0.1",
     port: int | None = None,
     auth: str | None = None,
-    beside: Beside | None = None,
+    sidecar: Sidecar | None = None,
 ) -> Iterator[ServerNote]:
     """Yields the store's server, starting one if there is none, and makes Prefect's client use it.
 
@@ -204,7 +204,7 @@ def server_of(
       port: port to listen on; None takes any that is free.
       auth: auth string that clients must send, "name:password"; None takes that of
         `PREFECT_SERVER_API_AUTH_STRING`, or else one that is drawn once for the store.
-      beside: additions to a server that is started here.
+      sidecar: additions to a server that is started here.
 
     Raises:
       ConfigError: if the store's server has other options, or is another user's; or if it can have
@@ -241,9 +241,9 @@ def server_of(
                 _check(note, host, port, auth)
             else:
                 auth = auth or os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
-                note = _start(store, host, port or 0, auth or _read_or_draw_auth(store), beside)
+                note = _start(store, host, port or 0, auth or _read_or_draw_auth(store), sidecar)
                 threading.Thread(
-                    target=_keep_running, args=(store, host, note, held, beside), daemon=True
+                    target=_keep_running, args=(store, host, note, held, sidecar), daemon=True
                 ).start()
         before = {name: os.environ.get(name) for name in _CLIENT_VARIABLES}
         _use(note)
@@ -280,14 +280,14 @@ def serving_alone(store: Path, note: ServerNote) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[UI, bool]]:
+def reporting(store: Path, sidecar: Sidecar | None = None) -> Iterator[tuple[UI, bool]]:
     """Yields the UI with a command's runs, and whether it outlives the command.
 
     Runs report to the server that the user named in `PREFECT_API_URL`, else to the store's.
 
     Args:
       store: the store's folder.
-      beside: as in `server_of`.
+      sidecar: as in `server_of`.
 
     Raises:
       ConfigError: if the server that the user named does not answer.
@@ -304,7 +304,7 @@ def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[UI, b
         yield (note.ui if note else UI(ui_of(named))), True
         return
     stays = running(store) is not None
-    with server_of(store, beside=beside) as note:
+    with server_of(store, sidecar=sidecar) as note:
         yield note.ui, stays
 
 
@@ -387,11 +387,11 @@ class _EndedBySignalError(RuntimeError):
     """A signal ended the server before it was ready, such as that of the kernel out of memory."""
 
 
-def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) -> ServerNote:
+def _start(store: Path, host: str, port: int, auth: str, sidecar: Sidecar | None) -> ServerNote:
     for _ in range(_MAX_STARTS - 1):
         with contextlib.suppress(_EndedBySignalError):
-            return _start_once(store, host, port, auth, beside)
-    return _start_once(store, host, port, auth, beside)
+            return _start_once(store, host, port, auth, sidecar)
+    return _start_once(store, host, port, auth, sidecar)
 
 
 def _check_place(host: str, port: int) -> None:
@@ -432,7 +432,9 @@ def _server_environment(store: Path, auth: str) -> dict[str, str]:
     }
 
 
-def _start_once(store: Path, host: str, port: int, auth: str, beside: Beside | None) -> ServerNote:
+def _start_once(
+    store: Path, host: str, port: int, auth: str, sidecar: Sidecar | None
+) -> ServerNote:
     _check_place(host, port)
     if put_aside := put_damaged_database_aside(store):
         print(f"parcel: {put_aside}", file=sys.stderr)
@@ -440,7 +442,7 @@ def _start_once(store: Path, host: str, port: int, auth: str, beside: Beside | N
     log = log_file(store)
     with open_log(store) as words:
         server = subprocess.Popen(
-            module_command("infra.prefect.app", str(store), host, str(port), *(beside or ())),
+            module_command("infra.prefect.app", str(store), host, str(port), *(sidecar or ())),
             env=_server_environment(store, auth),
             stdin=subprocess.DEVNULL,
             stdout=words,
@@ -470,7 +472,7 @@ def _start_once(store: Path, host: str, port: int, auth: str, beside: Beside | N
 
 
 def _keep_running(
-    store: Path, host: str, note: ServerNote, held: IO[str], beside: Beside | None
+    store: Path, host: str, note: ServerNote, held: IO[str], sidecar: Sidecar | None
 ) -> None:
     """Restarts the server at the same address when it dies, while the command runs."""
     port = int(note.api.removesuffix("/api").rpartition(":")[2])
@@ -480,6 +482,6 @@ def _keep_running(
         if held.closed or is_stopping():
             return
         try:
-            note = _start(store, host, port, note.auth, beside)
+            note = _start(store, host, port, note.auth, sidecar)
         except (RuntimeError, OSError, ConfigError):
             return

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from infra.store.backend import MANIFESTS, FileStat, StoreBackend
+from infra.store.digest_check import forget_deleted
 from infra.store.disk import PARTIAL
-from infra.store.first_read import forget_deleted
 from infra.store.history import ARTIFACTS, AttemptNote, read_history
 from infra.store.lease import LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.lineage import inputs_first

@@ -17,7 +17,7 @@
         deletions                        written anew before and after gc deletes artifacts
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
-        first_reads.<host>.sqlite        files whose digests were checked there (see `first_read`)
+        first_reads.<host>.sqlite        files whose digests were checked there (see `digest_check`)
 
 <store> is a folder or a bucket's prefix, behind the same operations (see `backend`). <state> is a
 folder on this machine: the store itself if that is a folder.
@@ -50,9 +50,9 @@ from infra.store.backend import (
     StoredDamageError,
 )
 from infra.store.digest import file_sha256, listing_sha256
+from infra.store.digest_check import DamagedArtifactError, check_first_read, move_aside, set_aside
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
-from infra.store.first_read import DamagedArtifactError, check_first_read, move_aside, set_aside
 from infra.store.history import (
     ARTIFACTS,
     AttemptNote,
@@ -678,7 +678,7 @@ class Store:
           own: id of the attempt that asks, which does not count.
         """
         others = [note for note in notes if note.id != own]
-        # An artifact that was damaged, or whose files were let go, has the cost of its own failed
+        # An artifact that was damaged, or whose files were pruned, has the cost of its own failed
         # attempts in its manifest already:
         #
         #   attempt 1 failed ─▶ attempt 2 committed; damaged ─▶ attempt 3 killed ─▶ own

@@ -25,7 +25,7 @@ from parcel.cli.schedule import schedule_app
 from parcel.cli.serve import serve_app
 from parcel.cli.status import status_app
 from parcel.cli.sweep import sweep_app
-from parcel.environment import print_any_character
+from parcel.environment import use_utf8_output
 
 _READ_ONLY = "; this command writes there: make it writable, or name another --store"
 _CURES = {
@@ -136,7 +136,7 @@ def _hiding_file(error: Exception) -> str:
 
 def main() -> None:
     """Runs the command; an error is one line, and the exit code says whose mistake it is."""
-    print_any_character()
+    use_utf8_output()
     leave_out_variables()
     try:
         # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
@@ -163,8 +163,8 @@ def _wait_if_stopping() -> None:
 
 def _exit_without_server(code: int) -> None:
     """Exits at once if Prefect would wait, for minutes, for a server that does not answer."""
-    if "infra.prefect.published" in sys.modules:
-        from infra.prefect.published import is_server_away
+    if "infra.prefect.best_effort" in sys.modules:
+        from infra.prefect.best_effort import is_server_away
         from infra.processes.signals import exit_now
 
         if is_server_away():

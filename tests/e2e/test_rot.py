@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from infra.store import first_read
-from infra.store.first_read import DamagedArtifactError
+from infra.store import digest_check
+from infra.store.digest_check import DamagedArtifactError
 from infra.store.store import Artifact, Store, manifest_name
 from model.checkpoint.folder import params_of
 from pipelines.records.dataset import Dataset
@@ -54,7 +54,7 @@ def flipped(path: Path, at: int | None = None) -> Iterator[None]:
     """Flips a bit as `flip` does, before this process has read the file; then it is whole again."""
     data, aside = path.read_bytes(), path.with_name(f"{path.name}.damaged")
     flip(path, at)
-    first_read._checked.clear()
+    digest_check._checked.clear()
     try:
         yield
     finally:

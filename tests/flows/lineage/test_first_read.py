@@ -6,8 +6,8 @@ import pytest
 
 from flows.lineage.predict import find_checkpoint
 from flows.lineage.runs import find_dataset
-from infra.store import first_read
-from infra.store.first_read import DamagedArtifactError
+from infra.store import digest_check
+from infra.store.digest_check import DamagedArtifactError
 from infra.store.store import Artifact, Store
 from model.checkpoint.folder import load_params
 from pipelines.records.dataset import Dataset
@@ -18,7 +18,7 @@ from tests.model.tiny_model import tiny_model, write_checkpoint
 
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(first_read, "_checked", {})
+    monkeypatch.setattr(digest_check, "_checked", {})
 
 
 def flip(store: Store, artifact: Artifact, ending: str, at: int) -> None:
@@ -38,7 +38,7 @@ def test_a_dataset_is_checked_record_by_record(tmp_path: Path):
     with pytest.raises(ValueError, match=r"record 2 of .* is damaged"):
         part[2]
     flip(store, artifact, "dataset.json", 5)
-    first_read._checked.clear()
+    digest_check._checked.clear()
     with pytest.raises(DamagedArtifactError, match=r"dataset\.json of dataset-"):
         find_dataset(artifact.key, store.uri)
 

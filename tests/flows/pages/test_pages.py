@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from flows.pages.app import pages_of
 from flows.pages.curves import thinned
-from flows.pages.history import Uses
+from flows.pages.history import UsageIndex
 from flows.pages.items import Reader
 from flows.pages.study import study_of
 from flows.report.cells import Plan
@@ -323,7 +323,7 @@ def test_a_store_in_a_bucket_has_the_same_pages(gcs, tmp_path: Path, monkeypatch
 def test_users_are_those_there_are_now(tmp_path: Path):
     store = Store(tmp_path)
     corpus = commit(store, "corpus", "corpus", {})
-    uses = Uses(store)
+    uses = UsageIndex(store)
     assert uses.of(corpus.key) == {}
     later = [commit(store, "files", name, {}, raw=corpus) for name in ("b", "a")]
     assert list(uses.of(corpus.key).values()) == ["a", "b"]

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import BesidePrefect, BoundedBodies, Login, SameOrigin
+from infra.prefect.app import BoundedBodies, Login, SameOrigin, WithSidecar
 from infra.prefect.server import locks, token_of
 from infra.prefect.start_link import StartLink
 from infra.processes.identity import ProcessIdentity
@@ -135,7 +135,7 @@ def test_our_pages_take_forms_that_prefect_would_ask_a_token_for():
         Starlette(routes=[Route("/{rest:path}", name, methods=["GET", "POST"])]) for _ in range(2)
     )
     pages.state.name, prefect.state.name = "ours", "Prefect's"
-    client = TestClient(BesidePrefect(pages, prefect), base_url=OWN)
+    client = TestClient(WithSidecar(pages, prefect), base_url=OWN)
     assert client.post("/parcel/continue").text == "ours /parcel/continue"
     assert client.get("/parcel").url.path == "/parcel/"
     for path in ("/parcels", "/api/parcel/x", "/"):

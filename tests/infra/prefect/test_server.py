@@ -191,11 +191,11 @@ CLIENT = """
 import os, sys
 from pathlib import Path
 os.umask(0o022)
-from infra.prefect.server import Beside, server_of
+from infra.prefect.server import Sidecar, server_of
 from infra.prefect.settings import apply
 store = Path(sys.argv[1])
 apply(store)
-with server_of(store, beside=Beside("flows.pages.app:pages_of", str(store))):
+with server_of(store, sidecar=Sidecar("flows.pages.app:pages_of", str(store))):
     from prefect import flow
     from prefect.blocks.system import Secret
     Secret(value="hidden").save("one")

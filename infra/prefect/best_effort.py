@@ -28,7 +28,7 @@ _last_look = (float("-inf"), True)
 _warned = False
 
 
-def published(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+def best_effort(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
     """Makes a call to Prefect's API and returns its result, or None if it failed or is late.
 
     Prefect retries a failing call for more than a minute, and waits a minute for each answer. So no

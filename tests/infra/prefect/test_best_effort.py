@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from infra.prefect import published as module
-from infra.prefect.published import published
+from infra.prefect.best_effort import best_effort
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def test_where_no_server_answers_the_call_is_not_even_made(
         probe.bind(("127.0.0.1", 0))
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{probe.getsockname()[1]}/api")
     called: list[int] = []
-    assert [published(called.append, n) for n in range(3)] == [None] * 3
+    assert [best_effort(called.append, n) for n in range(3)] == [None] * 3
     assert called == []
     said = capsys.readouterr().err
     assert said.count("the work continues") == 1
@@ -50,9 +50,9 @@ def healthy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("healthy")
 def test_a_call_that_raises_is_reported_once(capsys: pytest.CaptureFixture[str]):
-    assert published(int, "7") == 7
-    assert published(int, "seven") is None
-    assert published(int, "eight") is None
+    assert best_effort(int, "7") == 7
+    assert best_effort(int, "seven") is None
+    assert best_effort(int, "eight") is None
     assert capsys.readouterr().err.count("'seven'") == 1
 
 
@@ -62,7 +62,7 @@ def test_a_call_that_does_not_end_is_left_behind(
 ):
     monkeypatch.setattr(module, "DEADLINE", 0.2)
     never = threading.Event()
-    assert published(never.wait, 60) is None
+    assert best_effort(never.wait, 60) is None
     never.set()
     assert "did not answer within 0 s" in capsys.readouterr().err
 
@@ -75,7 +75,7 @@ def test_a_server_that_accepts_and_never_answers_costs_seconds(
     with socket.create_server(("127.0.0.1", 0)) as server:  # Nobody accepts: the kernel does.
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.getsockname()[1]}/api")
         began = time.monotonic()
-        assert [published(calls.append, n) for n in range(20)] == [None] * 20
+        assert [best_effort(calls.append, n) for n in range(20)] == [None] * 20
         assert time.monotonic() - began < 5
     assert calls == []
     assert "no server answers" in capsys.readouterr().err

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import first_read
-from infra.store.first_read import MEMORY, DamagedArtifactError
+from infra.store import digest_check
+from infra.store.digest_check import MEMORY, DamagedArtifactError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from tests.gcs.server import GCS
@@ -39,7 +39,7 @@ def flip(path: Path, at: int) -> None:
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch):
     """Each test begins as a process that has read nothing yet."""
-    monkeypatch.setattr(first_read, "_checked", {})
+    monkeypatch.setattr(digest_check, "_checked", {})
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_file_is_read_once_on_a_machine_and_again_when_it_changed(tmp_path: Pa
 def test_of_two_that_find_a_flip_both_say_what_became_of_it(tmp_path: Path):
     made = make(Store(tmp_path))
     folder = tmp_path / made.folder
-    sayings = {first_read.set_aside(folder, "model.json", is_copy=False) for _ in range(2)}
+    sayings = {digest_check.set_aside(folder, "model.json", is_copy=False) for _ in range(2)}
     assert len(sayings) == 1
     assert "model.json.damaged" in sayings.pop()
 
@@ -139,7 +139,7 @@ def test_a_damaged_copy_of_what_a_bucket_holds_is_fetched_again(
     make(store)
     folder = store.get(STEP.key).path
     flip(folder / "model.json", 5)
-    monkeypatch.setattr(first_read, "_checked", {})
+    monkeypatch.setattr(digest_check, "_checked", {})
     with pytest.raises(DamagedArtifactError, match="the next read fetches it again"):
         _ = store.get(STEP.key).path
     assert (store.get(STEP.key).path / "model.json").read_bytes() == FILES["model.json"]
