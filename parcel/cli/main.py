@@ -1,5 +1,6 @@
 """The `parcel` command. Heavy imports are inside the commands: `--help` must be instant."""
 
+import difflib
 import errno
 import os
 import sys
@@ -49,7 +50,11 @@ class _Commands(TyperGroup):
     """The commands of `parcel`, and the words that are short for some of them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        return super().resolve_command(ctx, [*_SHORT.get(args[0], args[:1]), *args[1:]])
+        name, *words = args
+        near = difflib.get_close_matches(name, [*self.commands, *_SHORT], 1)
+        if name not in {*self.commands, *_SHORT} and near:
+            ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, [*_SHORT.get(name, [name]), *words])
 
 
 app = typer.Typer(

@@ -62,6 +62,7 @@ def test_it_is_called_as_a_module_too(tmp_path: Path):
     [
         (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
         (["lineage", "trcae"], "No such command 'trcae'. Did you mean 'trace'?"),
+        (["predikt"], "No such command 'predikt'. Did you mean 'predict'?"),
         (["run", "study"], "There is a file study.yaml: name it with its suffix."),
         (["data", "fetch", "--hlep"], "No such option: --hlep"),
         (["run", "--seeds", "5"], "--seeds; a study's keys have no dashes: num_seeds=VALUE"),
