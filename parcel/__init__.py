@@ -161,7 +161,7 @@ def sweep(
     """
     from flows.lineage.open_store import open_store
     from flows.machine.start import keep_server, start_sweep
-    from flows.run.sweep_limits import SweepLimits
+    from flows.run.limits import SweepLimits
     from flows.sweep.form_values import check_values, sweep_of_form
     from flows.sweep.sweep import Sweep
     from infra.processes.child import call_in_child

@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from flows.config.disk_use import KeepConfig, describe_future_disk_use
+from flows.config.keep import KeepConfig, describe_future_disk_use
 from flows.graph.eta import TimeEstimates
 from flows.graph.graph import Phase, graph_of
 from flows.graph.inputs import check_study, read_inputs

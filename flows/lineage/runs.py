@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from flows.config.disk_use import KeepConfig, prunable_checkpoints
+from flows.config.keep import KeepConfig, prunable_checkpoints
 from flows.lineage.leaves import leaves
 from flows.report.text_lists import counted
 from infra.errors import ConfigError, did_you_mean

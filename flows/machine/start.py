@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from prefect import Flow
 
     from flows.graph.explain import Explanation
+    from flows.run.limits import SweepLimits
     from flows.run.request import RunRequest
     from flows.run.run import Run
-    from flows.run.sweep_limits import SweepLimits
     from flows.sweep.sweep import Sweep
 
 
@@ -153,8 +153,8 @@ def run_in_terminal(start: Callable[[], RunStart], store: Store) -> int:
         with wait_line("loading the steps"):
             from prefect.flow_engine import run_flow
 
-            from flows.machine.summary import print_result
             from flows.pages.overview import continuing_command
+            from flows.run.summary import print_result
             from infra.prefect.best_effort import best_effort
             from infra.prefect.rows import begin, flush, settle_ended, wait_for_events
 

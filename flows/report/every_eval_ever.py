@@ -36,7 +36,7 @@ VERSION = "0.3.0"
 """Version of the schemas that is written."""
 
 LIBRARY = "parcel"
-"""Name of the evaluation library: of logs that have it, `foreign.every_eval_ever` knows more."""
+"""Name of the evaluation library: of logs that have it, `flows.logs.every_eval_ever` knows more."""
 
 SAMPLES = "_samples.jsonl"
 """End of the name of a file of items; that of its score ends with .json instead."""

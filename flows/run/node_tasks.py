@@ -10,10 +10,10 @@ from prefect.runtime import task_run
 from prefect.states import Completed
 
 from flows.graph.nodes import GraphNode
+from flows.run.limits import NodeHeldError
 from flows.run.node_work import Work
 from flows.run.repair import make_with_repair
 from flows.run.session import RunSession
-from flows.run.sweep_limits import NodeHeldError
 from infra.errors import one_line_message, redact_error
 from infra.prefect import journal
 from infra.prefect.rows import end_state

@@ -14,8 +14,8 @@ from flows.graph.nodes import GraphNode, StepJob
 from flows.pages.lineage import page as lineage_page
 from flows.pages.links import page_key
 from flows.run import run_log
+from flows.run.limits import NodeHeldError
 from flows.run.session import InputFailedError, RunSession, StepFailedError
-from flows.run.sweep_limits import NodeHeldError
 from flows.steps import worker
 from flows.steps.kind import Step
 from flows.steps.lookup import StepLookup, device_seconds

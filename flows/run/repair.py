@@ -1,4 +1,4 @@
-"""Makes again what a node reads and is damaged."""
+"""Makes again what a node reads if its files are damaged."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar

@@ -3,7 +3,7 @@
 import dataclasses
 
 from flows.graph.graph import Phase
-from flows.run.sweep_limits import ALWAYS, SweepLimits
+from flows.run.limits import ALWAYS, SweepLimits
 from flows.study.study import StudyConfig
 
 

@@ -17,7 +17,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.config.compute import ComputeConfig
-from flows.config.disk_use import describe_disk_use
+from flows.config.keep import describe_disk_use
 from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.explain import Explanation, explain_study
 from flows.lineage.runs import (
@@ -29,11 +29,12 @@ from flows.lineage.runs import (
 )
 from flows.pages.overview import continuing_command
 from flows.pages.rebuild import publish_results
-from flows.plan.approval import approval_text
 from flows.report.headline import headline_text
 from flows.report.json_file import read_json
 from flows.run import run_log
+from flows.run.approval import approval_text
 from flows.run.display import Display
+from flows.run.limits import Admission
 from flows.run.node_tasks import NodeTasks
 from flows.run.node_work import NodeWork
 from flows.run.request import RunRequest
@@ -48,7 +49,6 @@ from flows.run.retry_policy import (
 )
 from flows.run.run_order import run_in_order
 from flows.run.session import RunSession
-from flows.run.sweep_limits import Admission
 from flows.steps.lookup import device_seconds
 from flows.steps.worker import import_step_code
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers

@@ -12,7 +12,7 @@ from prefect import get_run_logger
 from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.nodes import GraphNode, StudyGraph
 from flows.run.display import Display
-from flows.run.sweep_limits import Admission, NodeHeldError
+from flows.run.limits import Admission, NodeHeldError
 from flows.steps.kind import Step
 from flows.steps.lookup import StepLookup, device_seconds, look_up
 from flows.steps.workers import Workers

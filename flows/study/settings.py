@@ -10,7 +10,7 @@ from pydantic import Field
 
 from flows.config.benchmark import TransferConfig, trained_on, training_of
 from flows.config.compute import ComputeConfig
-from flows.config.disk_use import KeepConfig
+from flows.config.keep import KeepConfig
 from flows.config.source import SourceConfig
 from flows.config.stage import StageConfig
 from flows.config.stage2 import Stage2Config

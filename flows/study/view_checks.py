@@ -1,10 +1,10 @@
 """Checks of a study's views: what a config states must fit together, and be known here."""
 
 from flows.config.benchmark import check_splits, check_transfer
-from flows.config.held_out import check_held_out, check_screened, check_watched
-from flows.config.image_size import check_image_px
 from flows.config.references import corpus_reference
 from flows.config.watched import WatchedConfig
+from flows.study.held_out import check_held_out, check_screened, check_watched
+from flows.study.image_size import check_image_px
 from flows.study.settings import REFERENCE, Method, StudySettings
 from flows.study.view import StudyView
 from model.connector.budgets import supported_budgets

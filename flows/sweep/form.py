@@ -23,10 +23,10 @@ from flows.config.server_limits import (
 from flows.config.user_step import UserStep
 from flows.graph.graph import Phase
 from flows.report.markdown import plain
+from flows.run.limits import ALWAYS, SweepLimits
 from flows.run.request import RunRequest
 from flows.run.retry_policy import failures_by_node, hold_given_up
 from flows.run.run import Run
-from flows.run.sweep_limits import ALWAYS, SweepLimits
 from flows.sweep.firings import skipped
 from flows.sweep.form_values import DeployedStudies, open_form_store, study_of_form, sweep_of_form
 from flows.sweep.sweep import NOTHING, Sweep, SweepRun, describe_sweep

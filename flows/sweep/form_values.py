@@ -20,8 +20,8 @@ from flows.config.server_limits import (
 from flows.config.validation import first_problem
 from flows.graph.graph import Phase
 from flows.lineage.runs import ended_run_records
+from flows.run.limits import SweepLimits
 from flows.run.retry_policy import failed_steps_of_last_run
-from flows.run.sweep_limits import SweepLimits
 from flows.study.input_files import check_served_files
 from flows.study.load import DEMO, apply_overrides, read_config
 from flows.study.study import StudyConfig

@@ -26,8 +26,8 @@ from flows.config.server_limits import Limits, check_served_store, limited, limi
 from flows.graph.explain import explain_study
 from flows.pages.overview import Firing, ServerFacts
 from flows.report.text_lists import abbreviate_list
+from flows.run.limits import ALWAYS, SweepLimits
 from flows.run.run_log import opening_line
-from flows.run.sweep_limits import ALWAYS, SweepLimits
 from flows.sweep.firings import past_lines
 from flows.sweep.form import describe_deployment, describe_next_sweep
 from flows.sweep.form_values import (

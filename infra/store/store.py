@@ -587,7 +587,7 @@ class Store:
             lease.release()
 
     def leases(self) -> list[LeaseView]:
-        """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
+        """Returns the leases of steps, by key; `LeaseView.is_live` tells whether they are live."""
         return list_leases(self.volatile, LEASES)
 
     def check_locks(self) -> None:

@@ -115,7 +115,7 @@ def sweep(
     words = list(arguments or [])
     # `parcel sweep num_seeds=5` changes the demo; a first word without `=` is a study.
     study = words.pop(0) if words and "=" not in words[0] else "demo"
-    from flows.run.sweep_limits import SweepLimits
+    from flows.run.limits import SweepLimits
     from flows.sweep.form_values import check_values, sweep_of_form
     from flows.sweep.sweep import Sweep
 

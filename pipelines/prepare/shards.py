@@ -1,4 +1,4 @@
-"""Writes shards of records piece by piece, then joins them; both are Beam steps in `graph`."""
+"""Writes shards of records piece by piece, then joins them; both are Beam steps in `steps`."""
 
 import collections
 import contextlib

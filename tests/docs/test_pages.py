@@ -1,6 +1,7 @@
 """Tests that the pages name only paths and links that exist, and that the reference is complete."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def test_paths_and_links_lead_to_files(page: Path):
 
 
 def test_links_of_the_readme_lead_to_headings():
-    for name in ("README.md", "CHANGELOG.md"):
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
         for link, anchor in _LINK.findall((ROOT / name).read_text()):
             if anchor and "://" not in link:
                 headings = re.findall(r"^#+ (.*)", (ROOT / link).read_text(), re.MULTILINE)
@@ -104,3 +105,18 @@ def test_every_threat_names_its_test():
         for path in tests.split(","):
             text = (ROOT / path.strip(" `")).read_text()
             assert re.search(r"^(async )?def test_", text, re.MULTILINE), path
+
+
+def test_the_rooms_of_flows_stand_in_the_order_in_which_they_may_import():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (rooms,) = (c["layers"] for c in contracts["contracts"] if c.get("containers") == ["flows"])
+    text = (ROOT / "docs/architecture.md").read_text()
+    table = text.partition("\n## Rooms\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `flows/(\w+)` \|", table, re.MULTILINE) == rooms
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_rows_of_a_table_have_the_columns_of_its_head(page: Path):
+    for table in re.findall(r"(?:^\|.*\|\n)+", page.read_text(), re.MULTILINE):
+        rows = re.sub(r"`[^`]*`|\\\|", "", table).splitlines()
+        assert {row.count("|") for row in rows} == {rows[0].count("|")}, table[:200]

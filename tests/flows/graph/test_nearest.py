@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.disk_use import KeepConfig
+from flows.config.keep import KeepConfig
 from flows.graph.explain import Explanation
 from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.nearest import SEED, NearestArtifacts

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flows.graph.explain import Explanation
-from flows.plan.approval import approval_text
 from flows.plan.prepared import MissingDataset, plan_data, range_text
+from flows.run.approval import approval_text
 from flows.steps import worker
 from flows.steps.lookup import look_up
 from flows.study.load import load

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from flows.graph.nodes import GraphNode
+from flows.run.limits import NodeHeldError
 from flows.run.node_tasks import NodeTasks
 from flows.run.run_order import run_in_order
 from flows.run.session import RunSession, StepFailedError
-from flows.run.sweep_limits import NodeHeldError
 from infra.prefect import journal
 from infra.ray.errors import RayWorkerLostError
 from tests.flows.run.sessions import session_of

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from flows.graph.nodes import GraphNode
+from flows.run.limits import NodeHeldError
 from flows.run.node_work import NodeWork
 from flows.run.session import StepFailedError
-from flows.run.sweep_limits import NodeHeldError
 from flows.steps.worker import StepOutcome
 from infra.prefect.progress import read as read_progress
 from infra.progress import COMPILING, Progress

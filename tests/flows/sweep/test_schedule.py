@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.graph.graph import graph_of
-from flows.run.sweep_limits import ALWAYS, SweepLimits
+from flows.run.limits import ALWAYS, SweepLimits
 from flows.sweep.form_values import check_values, sweep_of_form
 from flows.sweep.sweep import Sweep
 from infra.errors import ConfigError

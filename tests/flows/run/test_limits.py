@@ -12,7 +12,7 @@ import pytest
 from flows.graph.eta import TimeEstimates
 from flows.graph.graph import graph_of
 from flows.graph.nodes import GraphNode, StepJob
-from flows.run.sweep_limits import Admission, NodeHeldError, SweepLimits
+from flows.run.limits import Admission, NodeHeldError, SweepLimits
 from flows.steps.kind import Step
 from flows.steps.labels import labels_of_name
 from flows.steps.worker import StepOutcome

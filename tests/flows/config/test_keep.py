@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.disk_use import KeepConfig
+from flows.config.keep import KeepConfig
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.lineage.runs import end_run_record, ended_run_records
