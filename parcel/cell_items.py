@@ -63,7 +63,7 @@ class CellItem:
     def images(self) -> list[Image.Image]:
         """The pictures that the model saw, at their stored size; of a video, the frames.
 
-        The first has the boxes that question and answers name. Empty if `gc` let the files
+        The first has the boxes that question and answers name. Empty if `gc` deleted the files
         of the dataset go.
         """
         record = self._card.record

@@ -22,8 +22,8 @@ class KeepConfig:
 
     Attributes:
       transfers: files to keep of each transfer. "params" keeps its checkpoint; so does "all", since
-        a checkpoint holds nothing but parameters. "predictions" lets the checkpoint's files go once
-        all predictions exist, which stay with their scores, as does the checkpoint's record. A
+        a checkpoint holds nothing but parameters. "predictions" prunes the checkpoint once all
+        predictions exist, which stay with their scores, as does the checkpoint's record. A
         later step that needs the files trains the checkpoint again. "bfloat16" does the same, but
         keeps the parameters rounded to bfloat16: budgets and rows that are added later are decoded
         from these, and marked in the table.

@@ -49,7 +49,7 @@ def rejects_text(
 
 
 def rejects_of(artifact: Artifact, examples: int = EXAMPLES) -> tuple[RejectHoldings, ...]:
-    """Returns the rejects of an artifact by reason; none if it has none, or `gc` let them go.
+    """Returns the rejects of an artifact by reason; none if it has none, or `gc` deleted them.
 
     Of a long list the beginning counts.
 
@@ -62,7 +62,7 @@ def rejects_of(artifact: Artifact, examples: int = EXAMPLES) -> tuple[RejectHold
     try:
         path = f"{artifact.folder}/{REJECTS}"
         return group_rejects(_read_rejects(artifact.files, path, _GLANCE), examples)
-    except FileNotFoundError:  # gc let its files go.
+    except FileNotFoundError:  # gc deleted its files.
         return ()
 
 

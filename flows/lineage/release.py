@@ -114,7 +114,7 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
         cast = find_cast(store, store.get_cached(key))
         rounded = f"; its parameters in bfloat16 are `parcel release {cast.key}`" if cast else ""
         raise ConfigError(
-            f"checkpoint {key} was not kept (keep.transfers), or gc let its files go; `parcel "
+            f"checkpoint {key} was not kept (keep.transfers), or gc deleted its files; `parcel "
             f"lineage replay {key} --into DIR` makes it again{rounded}."
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.

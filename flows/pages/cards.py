@@ -87,7 +87,7 @@ class Cards:
                 yield Card(key, record.id, record)
         elif kind.items:
             data = artifact.manifest.inputs[kind.items].key
-            with contextlib.suppress(FileNotFoundError):  # gc let its files go.
+            with contextlib.suppress(FileNotFoundError):  # gc deleted its files.
                 for row in self._answers(artifact, limit):
                     card = self.of(data, row["id"])
                     card.add("", row.get("score"), [(0, row)], self.masks.codec_of(key))

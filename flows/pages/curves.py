@@ -62,7 +62,7 @@ def _rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
     try:
         # Reads this file alone: in a remote store, `path` would download all parameters.
         text = artifact.files.read(f"{artifact.folder}/{name}")
-    except FileNotFoundError:  # gc let its files go.
+    except FileNotFoundError:  # gc deleted its files.
         return []
     return [json.loads(line) for line in text.splitlines()]
 

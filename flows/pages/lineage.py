@@ -137,7 +137,7 @@ def _licences_table(artifact: Artifact) -> list[str]:
         return []
     try:
         text = artifact.files.read(f"{artifact.folder}/{DESCRIPTION}").decode()
-    except FileNotFoundError:  # gc let its files go.
+    except FileNotFoundError:  # gc deleted its files.
         return []
     counts = parse_info(text).licence_counts
     rows = [
@@ -155,7 +155,7 @@ def _omissions_list(artifact: Artifact) -> list[str]:
         return []
     try:
         text = artifact.files.read(f"{artifact.folder}/{OMISSIONS}").decode()
-    except FileNotFoundError:  # gc let its files go.
+    except FileNotFoundError:  # gc deleted its files.
         return []
     omissions = [Omission(**json.loads(line)) for line in text.split("\n") if line]
     lines = omission_lines(group_omissions(omissions))

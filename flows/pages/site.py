@@ -175,7 +175,7 @@ class Site:
             given = values(page, *page.parts)
         except KeyError as error:
             raise NoPageError(str(error.args[0])) from error
-        except (ValueError, FileNotFoundError) as error:  # A malformed name, or gc let it go.
+        except (ValueError, FileNotFoundError) as error:  # A malformed name, or gc deleted it.
             raise NoPageError(one_line_message(error)) from error
         return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
 

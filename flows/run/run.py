@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from flows.config.compute import ComputeConfig
 from flows.config.keep import describe_disk_use
 from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.explain import Explanation, explain_study
+from flows.graph.nodes import GraphNode
 from flows.lineage.runs import (
     begin_run_record,
     close_dead_records,
@@ -234,22 +235,10 @@ class Run:
         if request.approve and self.result is None and len(reused) < len(graph.nodes):
             print("waiting for somebody to resume the run in the UI …", flush=True)
             wait_for_approval(journal.flow_run_id, approval_text(explanation))
-        # Times and costs of what is there already are estimates of what is missing.
-        admission.expected = expected = TimeEstimates()
-        for step, artifact in explanation.artifacts().items():
-            expected.learn(step, artifact.manifest.seconds)
-            expected.learn_cost(step, device_seconds(artifact))
+        admission.expected = expected = _estimates(explanation)
         forecast = Forecast(expected, graph.nodes)
-        log, self._began = get_run_logger(), time.monotonic()
-        if line := explanation.describe_remakes():
-            log.info(line)
-            if self._explanation is None:  # Who explained the study has said it.
-                print(line, flush=True)
-        for line in config.describe_budgets():
-            log.warning(line)
-        for line in describe_paper_deviations(config):
-            log.info(line)
-        log.info(run_log.opening_line(graph, reused, explanation.is_reused))
+        self._began = time.monotonic()
+        self._log_beginning(explanation, reused)
         for node in graph.nodes:
             if node not in reused:
                 # Import now the code of steps that run in this process: an edit of the sources
@@ -282,6 +271,19 @@ class Run:
             rebuild_seconds=3600 * config.compute.rebuild_limit,
             admission=admission,
         )
+
+    def _log_beginning(self, explanation: Explanation, reused: Set[GraphNode]) -> None:
+        """Logs on the run's page what is about to be made, and what is odd about the study."""
+        log, config = get_run_logger(), explanation.study
+        if line := explanation.describe_remakes():
+            log.info(line)
+            if self._explanation is None:  # Who explained the study has said it.
+                print(line, flush=True)
+        for line in config.describe_budgets():
+            log.warning(line)
+        for line in describe_paper_deviations(config):
+            log.info(line)
+        log.info(run_log.opening_line(explanation.graph, reused, explanation.is_reused))
 
     def _finish(self, session: RunSession, config: StudyConfig) -> StudyResult:
         """Writes the record of one study's run, logs its outcome and publishes its table."""
@@ -322,6 +324,15 @@ class Run:
             with warn_only():
                 publish_results(store, result.run, config.name, results.key, session.pages)
         return result
+
+
+def _estimates(explanation: Explanation) -> TimeEstimates:
+    """Returns estimates of what is missing, from the times and costs of what is there already."""
+    estimates = TimeEstimates()
+    for step, artifact in explanation.artifacts().items():
+        estimates.learn(step, artifact.manifest.seconds)
+        estimates.learn_cost(step, device_seconds(artifact))
+    return estimates
 
 
 def _headline(results: Artifact) -> dict[str, Any]:
