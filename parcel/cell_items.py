@@ -64,7 +64,7 @@ class CellItem:
         """The pictures that the model saw, at their stored size; of a video, the frames.
 
         The first has the boxes that question and answers name. Empty if `gc` deleted the files
-        of the dataset go.
+        of the dataset.
         """
         record = self._card.record
         window = record.window() if record else ()
