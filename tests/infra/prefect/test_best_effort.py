@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.prefect import published as module
+from infra.prefect import best_effort as module
 from infra.prefect.best_effort import best_effort
 
 
