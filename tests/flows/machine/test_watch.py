@@ -117,7 +117,7 @@ def test_the_watching_goes_on_after_a_look_that_fails_with_one_line_for_it(
         raise RuntimeError("a row\x1b[2J that no look takes")
 
     monkeypatch.setattr(watch, "close_dead_records", closing)
-    monkeypatch.setattr(watch, "published", lambda call, *args: None)
+    monkeypatch.setattr(watch, "best_effort", lambda call, *args: None)
     monkeypatch.setattr(watch, "_LOOK_EVERY", 0.0)
     monkeypatch.setattr(watch, "_RECORDS_EVERY", -1.0)
     lines: list[str] = []

@@ -272,7 +272,7 @@ def test_a_server_that_hangs_is_asked_again(
     noted = written(files, "d", a=b"hello" * 9)
     files.publish_folder("d", noted, {})
     module = "google_client._TIMEOUT" if server.scheme == "gs" else "obstore_client._READ_TIMEOUT"
-    monkeypatch.setattr(f"infra.store.{module}", 0.3)
+    monkeypatch.setattr(f"infra.store.objects.{module}", 0.3)
     slow = Bucket(files.uri)
     server.fail(Rule(action=action, verb="media", seconds=3.0))
     began = time.monotonic()
