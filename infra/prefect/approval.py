@@ -47,8 +47,9 @@ def wait_for_approval(flow_run_id: str, text: str) -> None:
     keys = keyset_from_paused_state(paused)
     paused.state_details.run_input_keyset = cast(dict[str, str], keys)
     with get_client(sync_client=True) as client:
-        propose_state_sync(client, paused, flow_run_id=run)
+        # The form first: whoever sees the pause finds it.
         form.save(keys, run)
+        propose_state_sync(client, paused, flow_run_id=run)
         _wait(client, run)
     answer = cast(Approval, Approval.load(keys, run))
     if not answer.start:

@@ -1,0 +1,42 @@
+"""A run that waits for a person: its form is there as soon as it is seen to wait."""
+
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+
+@pytest.mark.slow
+def test_whoever_sees_the_pause_finds_the_form_and_resumes_it(served_store: Path):
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+
+    from infra.prefect.approval import wait_for_approval
+
+    inputs: list[Any] = []
+    run_id: list[uuid.UUID] = []
+
+    def resume() -> None:
+        with get_client(sync_client=True) as client:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                state = client.read_flow_run(run_id[0]).state if run_id else None
+                if state is not None and state.is_paused():
+                    inputs.extend(client.filter_flow_run_input(run_id[0], "paused", 9, set()))
+                    client.resume_flow_run(run_id[0], {"start": True})
+                    return
+
+    @flow
+    def study() -> None:
+        run_id.append(uuid.UUID(cast(str, flow_run.id)))
+        wait_for_approval(str(run_id[0]), "the plan of toy")
+
+    person = threading.Thread(target=resume, daemon=True)
+    person.start()
+    study()
+    person.join(60)
+    assert any("the plan of toy" in each.value for each in inputs)
