@@ -33,7 +33,6 @@ from flows.pages.rebuild import publish_results
 from flows.report.headline import headline_text
 from flows.report.json_file import read_json
 from flows.run import run_log
-from flows.run.approval import approval_text
 from flows.run.display import Display
 from flows.run.limits import Admission
 from flows.run.node_tasks import NodeTasks
@@ -234,6 +233,8 @@ class Run:
         reused = {node for node in graph.nodes if explanation.is_node_reused(node)}
         if request.approve and self.result is None and len(reused) < len(graph.nodes):
             print("waiting for somebody to resume the run in the UI …", flush=True)
+            from flows.run.approval import approval_text  # The plan: few runs need it.
+
             wait_for_approval(journal.flow_run_id, approval_text(explanation))
         admission.expected = expected = _estimates(explanation)
         forecast = Forecast(expected, graph.nodes)

@@ -367,17 +367,9 @@ DEVIATIONS = (
         find=_in_stages("grad_clip"),
         why="not published for pretraining; as in transfers.",
     ),
-    Deviation(
-        find=_in_stages("weight_decay"),
-        why="not published for pretraining.",
-    ),
-    Deviation(
-        find=_in_stages("label_smoothing"),
-        why="not published for pretraining.",
-    ),
-    Deviation(
-        find=_in_stages("dropout"),
-        why="not published for pretraining.",
+    *(
+        Deviation(find=_in_stages(field), why="not published for pretraining.")
+        for field in ("weight_decay", "label_smoothing", "dropout")
     ),
     Deviation(
         find=lambda config: [(f"{key}.mixture", None) for key, *_ in stage_recipes(config)],

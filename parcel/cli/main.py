@@ -51,8 +51,8 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, *words = args
-        near = difflib.get_close_matches(name, [*self.commands, *_SHORT], 1)
-        if name not in {*self.commands, *_SHORT} and near:
+        names = {*self.commands, *_SHORT}
+        if name not in names and (near := difflib.get_close_matches(name, names, 1)):
             ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, [*_SHORT.get(name, [name]), *words])
 
