@@ -40,8 +40,8 @@ class NodeTasks:
         self._nodes = {node.name: node for node in graph.nodes}
         self._makers = {step: node for node in graph.nodes for step in node.steps}
 
-        # No method: Prefect walks through a task's parameters, to find states in them.
-        @task(
+        # Bound, so that its only parameter is a name: Prefect looks for states in what it is given.
+        self._step = task(
             name="step",
             task_run_name="{name}",
             cache_policy=NO_CACHE,
@@ -49,11 +49,7 @@ class NodeTasks:
             retries=session.retries,
             retry_delay_seconds=session.retry_after,
             retry_condition_fn=_is_lost_worker,
-        )
-        def step(name: str) -> State[Any]:
-            return self._run_reported(self._nodes[name])
-
-        self._step = step
+        )(self._make_and_report)
 
     def run(self, node: GraphNode) -> None:
         """Runs a node, however it ends, after those that it reads."""
@@ -62,7 +58,7 @@ class NodeTasks:
         upstream = self._session.graph.upstream[node]
         inputs = [self._states[read] for read in upstream if read in self._states]
         inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
-        # A failure is noted where it happens, in `_run_reported`; here only one of Prefect itself.
+        # A failure is noted where it happens, in `_make_and_report`; here only one of Prefect itself.
         try:
             state = self._step(node.name, wait_for=inputs, return_state=True)
             self._states[node] = state
@@ -96,13 +92,13 @@ class NodeTasks:
         reused_steps(len(shared_row))
         return shared_row
 
-    def _run_reported(self, node: GraphNode) -> State[Any]:
-        """Makes or finds a node's artifacts, within its Prefect task; reports and returns the end.
+    def _make_and_report(self, name: str) -> State[Any]:
+        """Makes or finds a node's artifacts, as its Prefect task; returns the state it ends in.
 
         Raises:
           RayWorkerLostError: if its worker died and Prefect is to try again.
         """
-        session, attempt = self._session, task_run.run_count
+        session, node, attempt = self._session, self._nodes[name], task_run.run_count
         # Journal before UI: what a killed process was doing must be on disk, not on a server.
         began = journal.Node(name=node.name, started=journal.now())
         session.journal.started(node.name, task_run.id)

@@ -118,48 +118,32 @@ class LocalWorkers:
         #
         #   this run      X: busy, Y made by the worker              X: looks again, reused
         #   another run   X made ........................ committed
-        while True:
-            busy = set[str]()
-            for item in self._stream(name, recipes, {**context, "wait": False}, cpus, gpus):
-                if isinstance(item, StepOutcome) and item.busy:
-                    busy.add(item.name)
-                else:
-                    yield item
-            recipes = [recipe for recipe in recipes if recipe.name in busy]
-            if not recipes:
-                return
-            yield AlreadyRunning(by="a step of another run")
-            self._store.wait_until_free(recipes[0].key, lambda: not self._is_closed)
-
-    def _stream(
-        self,
-        name: str,
-        recipes: Sequence[Recipe],
-        context: Mapping[str, Any],
-        cpus: int,
-        gpus: float,
-    ) -> Iterator[tuple[str, Progress] | StepOutcome]:
+        #
         # A process that dies leaves its lease behind, and the next attempt would wait until it
         # lapses. So each attempt has a token, and the tokens of those that died are handed on:
         # their leases are taken at once.
         #
         #   attempt 1, token a: dies    ─▶    attempt 2, token b, lost = (a,)
-        token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
-        try:
-            yield from self._cluster.stream(
-                worker.make_in_worker,
-                self._store.uri,
-                recipes,
-                context,
-                token,
-                tuple(lost),
-                num_cpus=cpus,
-                num_gpus=gpus,
-                name=name,
-            )
-        except RayWorkerLostError:
-            lost.append(token)
-            raise
+        context, lost = {**context, "wait": False}, self._lost.setdefault(name, [])
+        while True:
+            busy, token = set[str](), uuid.uuid4().hex
+            order = self._store.uri, recipes, context, token, tuple(lost)
+            try:
+                for item in self._cluster.stream(
+                    worker.make_in_worker, *order, num_cpus=cpus, num_gpus=gpus, name=name
+                ):
+                    if isinstance(item, StepOutcome) and item.busy:
+                        busy.add(item.name)
+                    else:
+                        yield item
+            except RayWorkerLostError:
+                lost.append(token)
+                raise
+            recipes = [recipe for recipe in recipes if recipe.name in busy]
+            if not recipes:
+                return
+            yield AlreadyRunning(by="a step of another run")
+            self._store.wait_until_free(recipes[0].key, lambda: not self._is_closed)
 
     def describe_devices(self, cpus: int, gpus: float) -> str:
         """See `Workers.describe_devices`."""
