@@ -27,12 +27,12 @@ NO_LICENCES: Mapping[str, Licence] = MappingProxyType({})
 
 
 def datasets_of(
-    config: StudyView, licences: Mapping[str, Licence] = NO_LICENCES
+    view: StudyView, licences: Mapping[str, Licence] = NO_LICENCES
 ) -> dict[str, DatasetSpec]:
     """Returns name -> spec of every dataset to prepare at a resolution.
 
     Args:
-      config: the view of a study.
+      view: the view of a study.
       licences: folder of raw data -> licence that came with it.
     """
     # The names say what a dataset is for, and at which resolution:
@@ -54,28 +54,28 @@ def datasets_of(
             path=source.path,
             split=source.split,
             features=source.features,
-            prepare=source.prepare or config.prepare,
+            prepare=source.prepare or view.prepare,
             licence=licence_of(reader, source.path, source.licence),
         )
 
     # The mixture is augmented as its settings say; whatever is measured on is not.
-    for i, source in enumerate(config.sources):
+    for i, source in enumerate(view.sources):
         spec = corpus_spec(f"sources.{i}", source)
-        allowed = dataclasses.replace(spec, licences=config.licences)
-        specs[f"{source.name}{config.view_suffix}"] = allowed
-    for i, source in enumerate(config.watch.sources if config.watch else ()):
+        allowed = dataclasses.replace(spec, licences=view.licences)
+        specs[f"{source.name}{view.view_suffix}"] = allowed
+    for i, source in enumerate(view.watch.sources if view.watch else ()):
         spec = corpus_spec(f"watch.sources.{i}", source)
         unaugmented = dataclasses.replace(spec, prepare=spec.prepare.unaugmented())
-        specs[f"{watched_name(source)}{config.view_suffix}"] = unaugmented
-    for name, transfer in config.transfers.items():
+        specs[f"{watched_name(source)}{view.view_suffix}"] = unaugmented
+    for name, transfer in view.transfers.items():
         # A zero-shot benchmark has no training split of its own: its parent's is prepared, once,
         # whichever of the two the config names first.
         training_benchmark = trained_on(name)
-        train_split = f"{training_benchmark}{config.view_suffix}/train"
+        train_split = f"{training_benchmark}{view.view_suffix}/train"
         if not transfer.zero_shot and train_split not in specs:
-            parent = config.transfers.get(training_benchmark)
-            prepare = _prepare_of(config, parent or transfer)
-            path, split = train_data(name, config.transfers)
+            parent = view.transfers.get(training_benchmark)
+            prepare = _prepare_of(view, parent or transfer)
+            path, split = train_data(name, view.transfers)
             reader = source_of(training_benchmark, parent or transfer)
             # A zero-shot benchmark's own licence is not that of its parent's rows.
             stated = parent.licence if parent else NO_LICENCE
@@ -85,14 +85,14 @@ def datasets_of(
                 split=split,
                 prepare=prepare,
                 licence=licence_of(reader, path, stated),
-                licences=config.licences,
+                licences=view.licences,
             )
         for row in rows_of(name, transfer):
-            prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
+            prepare = _prepare_of(view, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit
             reader = source_of(name, transfer)
             # No `licences` here: a score over a part of a benchmark is another number.
-            specs[f"{row.name}{config.view_suffix}/eval"] = DatasetSpec(
+            specs[f"{row.name}{view.view_suffix}/eval"] = DatasetSpec(
                 reader=reader,
                 path=transfer.path,
                 split=row.split,
@@ -124,9 +124,9 @@ def raw_files_spec(spec: DatasetSpec, state: str) -> RawFilesSpec:
     )
 
 
-def _prepare_of(config: StudyView, transfer: TransferConfig) -> PrepareConfig:
+def _prepare_of(view: StudyView, transfer: TransferConfig) -> PrepareConfig:
     """Returns the settings for preparing a benchmark; augmented only if its own settings say so."""
-    prepare = transfer.prepare or config.prepare.unaugmented()
+    prepare = transfer.prepare or view.prepare.unaugmented()
     return dataclasses.replace(
         prepare,
         num_frames=transfer.num_frames or prepare.num_frames,

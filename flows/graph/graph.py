@@ -232,63 +232,63 @@ class _GraphBuilder:
             for name in mixture_of(view)
         }
 
-    def _vocabulary(self, config: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    def _vocabulary(self, view: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
         """Returns the tokenizer and the mask codec of a backbone, by role."""
         # The texts are the same at every resolution.
-        texts = datasets_of(config, self.inputs.licences)
+        texts = datasets_of(view, self.inputs.licences)
         # Neither tokenizer nor codec may learn from what a study is scored or watched on.
-        held_out = {f"{name}/eval" for name in config.eval_rows}
+        held_out = {f"{name}/eval" for name in view.eval_rows}
         held_out |= {
-            f"{watched_name(source)}{config.view_suffix}"
-            for source in (config.watch.sources if config.watch else ())
+            f"{watched_name(source)}{view.view_suffix}"
+            for source in (view.watch.sources if view.watch else ())
         }
         reads = [name for name in texts if name not in held_out]
-        train = {config.dataset_role(name): datasets[name] for name in reads}
+        train = {view.dataset_role(name): datasets[name] for name in reads}
         # What all backbones share is named after none of them.
-        backbone = "" if self._are_shared(config, *reads) else config.backbone
+        backbone = "" if self._are_shared(view, *reads) else view.backbone
         is_shared = len({study.tokenizer for study in self.config.backbone_studies}) == 1
         # A tokenizer that is given is read instead of the texts; a codec that is given is read
         # beside them.
         pieces, codec = (
-            self._input_files_step(config, "tokenizer.path"),
-            self._input_files_step(config, "mask_codec.path"),
+            self._input_files_step(view, "tokenizer.path"),
+            self._input_files_step(view, "mask_codec.path"),
         )
         steps = {
             "tokenizer": self._add(
                 "tokenizer",
-                Labels(action="tokenizer", backbone=backbone if is_shared else config.backbone),
-                config=config.tokenizer,
+                Labels(action="tokenizer", backbone=backbone if is_shared else view.backbone),
+                config=view.tokenizer,
                 inputs=pieces or train,
-                location=config.tokenizer.path,
-                keys={"": config.backbone_keys.get("tokenizer", "tokenizer")},
+                location=view.tokenizer.path,
+                keys={"": view.backbone_keys.get("tokenizer", "tokenizer")},
             )
         }
-        if config.mask_codec is not None:
+        if view.mask_codec is not None:
             steps["mask_codec"] = self._add(
                 "mask_codec",
                 Labels(action="mask codec", backbone=backbone),
-                config=config.mask_codec,
-                seed=config.stage_seed("mask_codec"),
+                config=view.mask_codec,
+                seed=view.stage_seed("mask_codec"),
                 inputs={**train, **codec},
                 resources={
-                    "cpus": config.compute.cpus_per_cell,
-                    "gpus": config.compute.gpus_of_cell,
+                    "cpus": view.compute.cpus_per_cell,
+                    "gpus": view.compute.gpus_of_cell,
                 },
                 keys={"": "mask_codec"},
             )
         return steps
 
-    def _input_files_step(self, config: StudyView, key: str) -> dict[str, Step]:
+    def _input_files_step(self, view: StudyView, key: str) -> dict[str, Step]:
         """Returns the step with the digests of the files at a config key; {} if that is unset."""
-        if key not in config.input_paths:
+        if key not in view.input_paths:
             return {}
-        files = self.inputs.files[config.backbone_suffix, key]
-        labels = Labels(action="files", subject=f"{key}{config.backbone_suffix}")
+        files = self.inputs.files[view.backbone_suffix, key]
+        labels = Labels(action="files", subject=f"{key}{view.backbone_suffix}")
         return {"given": self._add("files", labels, config=files)}
 
     def _pretrain(
         self,
-        config: StudyView,
+        base: StudyView,
         datasets: Mapping[str, Step],
         vocabulary_steps: Mapping[str, Step],
     ) -> dict[tuple[str, Method, int], Step]:
@@ -300,19 +300,19 @@ class _GraphBuilder:
                 **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
                 **vocabulary_steps,
             }
-            for view in config.resolutions
+            for view in base.resolutions
         }
 
         def fit(stage: Stage, method: Method, number: int, init: Mapping[str, Step]) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
-            view, compute = stage.view, config.compute
+            view, compute = stage.view, base.compute
             return self._add(
                 "checkpoint",
                 Labels(
                     action=stage.name,
                     method=method,
-                    backbone=config.backbone,
-                    pretraining=number if config.num_pretrain_seeds > 1 else None,
+                    backbone=base.backbone,
+                    pretraining=number if base.num_pretrain_seeds > 1 else None,
                 ),
                 config=FitSpec(
                     model=view.model_of(method),
@@ -321,16 +321,16 @@ class _GraphBuilder:
                     profile=compute.profiled,
                     deterministic=compute.deterministic,
                 ),
-                seed=config.stage_seed(stage.name, number),
+                seed=base.stage_seed(stage.name, number),
                 inputs={**inputs[view.view_suffix], **init, **_watched_datasets(view, datasets)},
                 resources=compute.of_stage if stage.is_shared else compute.of_cell,
                 keys={
-                    "train": config.backbone_keys.get(stage.key, stage.key),
-                    **config.backbone_keys,
+                    "train": base.backbone_keys.get(stage.key, stage.key),
+                    **base.backbone_keys,
                 },
             )
 
-        starts = {m: self._start(config, config.connector_of(m)) for m in config.methods}
+        starts = {m: self._start(base, base.connector_of(m)) for m in base.methods}
         # Method by method, from one stage to the next:
         #
         #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
@@ -339,18 +339,18 @@ class _GraphBuilder:
         # A stage that the config leaves out, or that a method is not trained in, passes on what it
         # would have started from. Stage 1 is added for each method, and is one step, as identical
         # steps are.
-        stages = stages_of(config)
-        for number in range(config.num_pretrain_seeds):
-            for method in config.methods:
+        stages = stages_of(base)
+        for number in range(base.num_pretrain_seeds):
+            for method in base.methods:
                 last = starts[method]
                 ends = {START: last}
                 if "init" in last:  # For transfers in a study that trains no stage.
-                    checkpoints[config.view_suffix, method, number] = last["init"]
+                    checkpoints[base.view_suffix, method, number] = last["init"]
                 for stage in stages:
                     init = last if stage.after is None else ends[stage.after]
                     if stage.is_shared or method in stage.methods:
                         if stage.is_shared:
-                            step = fit(stage, REFERENCE, number, self._start(config, REFERENCE))
+                            step = fit(stage, REFERENCE, number, self._start(base, REFERENCE))
                         else:
                             step = fit(stage, method, number, init)
                         init = last = {"init": step}
@@ -359,9 +359,9 @@ class _GraphBuilder:
                     ends[stage.name] = init
         return checkpoints
 
-    def _start(self, config: StudyView, method: Method) -> dict[str, Step]:
+    def _start(self, view: StudyView, method: Method) -> dict[str, Step]:
         """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
-        start = config.start
+        start = view.start
         if start is None:
             return {}
         # One folder for all methods becomes one step, since `_add` returns an equal one that is
@@ -371,44 +371,44 @@ class _GraphBuilder:
         location = start[method] if isinstance(start, dict) else start
         step = self._add(
             "start",
-            Labels(action="start", method=method if is_by_method else "", backbone=config.backbone),
-            config=start_spec(config.model),
-            inputs=self._input_files_step(config, key),
+            Labels(action="start", method=method if is_by_method else "", backbone=view.backbone),
+            config=start_spec(view.model),
+            inputs=self._input_files_step(view, key),
             location=location,
         )
         return {"init": step}
 
     def _transfer(
         self,
-        config: StudyView,
+        view: StudyView,
         datasets: Mapping[str, Step],
         vocabulary_steps: Mapping[str, Step],
         checkpoints: Mapping[tuple[str, Method, int], Step],
     ) -> dict[CellKey, Step]:
         """Adds a node per transfer at a resolution, and returns the steps that score its cells."""
         cells: dict[CellKey, Step] = {}
-        models = {method: config.model_of(method, transfer=True) for method in config.methods}
+        models = {method: view.model_of(method, transfer=True) for method in view.methods}
         # A checkpoint per benchmark, method and seed is scored on the rows of that benchmark, and
         # on those of zero-shot benchmarks that are scored with its training.
-        for benchmark in config.fine_tunings:
-            for method in config.methods:
+        for benchmark in view.fine_tunings:
+            for method in view.methods:
                 # One object for all seeds: `settings_json` caches its text by the object's id.
                 fit_spec = FitSpec(
                     model=models[method],
-                    train=config.fine_tuning_of(benchmark, method),
-                    profile=config.compute.profiled,
-                    deterministic=config.compute.deterministic,
+                    train=view.fine_tuning_of(benchmark, method),
+                    profile=view.compute.profiled,
+                    deterministic=view.compute.deterministic,
                 )
-                evaluations = _evaluations(config, benchmark, method)
+                evaluations = _evaluations(view, benchmark, method)
                 # One node for each seed: the checkpoint, then all its evaluations in one job,
                 # which load it once.
-                for pretrain, seed in config.seed_pairs:
+                for pretrain, seed in view.seed_pairs:
                     labels = Labels(
                         action="transfer",
                         method=method,
                         benchmark=benchmark,
                         seed=seed,
-                        **_place_of(config),
+                        **_place_of(view),
                     )
                     checkpoint = Step(
                         kind="checkpoint",
@@ -416,26 +416,26 @@ class _GraphBuilder:
                         config=fit_spec,
                         seed=seed,
                         inputs={
-                            "data/0": datasets[f"{benchmark}{config.view_suffix}/train"],
+                            "data/0": datasets[f"{benchmark}{view.view_suffix}/train"],
                             **vocabulary_steps,
-                            "init": checkpoints[config.view_suffix, method, pretrain],
+                            "init": checkpoints[view.view_suffix, method, pretrain],
                         },
                         keys={
-                            "train": f"{config.key_prefix}transfers.{benchmark}.train",
-                            **config.backbone_keys,
+                            "train": f"{view.key_prefix}transfers.{benchmark}.train",
+                            **view.backbone_keys,
                         },
                     )
-                    compute = config.compute
+                    compute = view.compute
                     jobs = [StepJob(steps=(checkpoint,), **compute.of_transfer)]
                     if evaluations and self.last >= PHASES.index("evaluate"):
                         scored = method, seed, checkpoint
                         scores, scoring = self._score(
-                            config, scored, evaluations, datasets, vocabulary_steps
+                            view, scored, evaluations, datasets, vocabulary_steps
                         )
                         cells |= scores
                         jobs += scoring
                         # After the predictions, which are of the float32 parameters.
-                        if config.keep.transfers == "bfloat16":
+                        if view.keep.transfers == "bfloat16":
                             cast = Step(
                                 kind="cast",
                                 labels=dataclasses.replace(labels, action="cast"),
@@ -447,7 +447,7 @@ class _GraphBuilder:
 
     def _zero_shot(
         self,
-        config: StudyView,
+        view: StudyView,
         datasets: Mapping[str, Step],
         vocabulary_steps: Mapping[str, Step],
         checkpoints: Mapping[tuple[str, Method, int], Step],
@@ -458,22 +458,20 @@ class _GraphBuilder:
         seed of the pretraining, so that all rows of a table have the same seeds.
         """
         cells: dict[CellKey, Step] = {}
-        for method in config.methods:
-            evaluations = _evaluations(config, "", method)
-            for pretrain, seed in config.seed_pairs:
-                checkpoint = checkpoints[config.view_suffix, method, pretrain]
+        for method in view.methods:
+            evaluations = _evaluations(view, "", method)
+            for pretrain, seed in view.seed_pairs:
+                checkpoint = checkpoints[view.view_suffix, method, pretrain]
                 scored = method, seed, checkpoint
-                scores, scoring = self._score(
-                    config, scored, evaluations, datasets, vocabulary_steps
-                )
+                scores, scoring = self._score(view, scored, evaluations, datasets, vocabulary_steps)
                 cells |= scores
-                labels = Labels(action="zero-shot", method=method, seed=seed, **_place_of(config))
+                labels = Labels(action="zero-shot", method=method, seed=seed, **_place_of(view))
                 self.nodes.append(GraphNode(labels=labels, jobs=tuple(scoring)))
         return cells
 
     def _score(
         self,
-        config: StudyView,
+        view: StudyView,
         scored: tuple[Method, int, Step],
         evaluations: list[tuple[str, EvaluateSpec, ScoreSpec]],
         datasets: Mapping[str, Step],
@@ -482,14 +480,14 @@ class _GraphBuilder:
         """Returns the steps that score a checkpoint, and the jobs of these and of its answers.
 
         Args:
-          config: the study at a resolution.
+          view: the study at a resolution.
           scored: the method, the transfer seed and the checkpoint.
           evaluations: what it is scored on.
           datasets: name -> the step that makes a dataset.
           vocabulary_steps: role -> the step of the tokenizer and of the mask codec.
         """
         method, seed, checkpoint = scored
-        place = _place_of(config)
+        place = _place_of(view)
         predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
         scores: dict[CellKey, Step] = {}
         for row, answers, spec in evaluations:
@@ -497,7 +495,7 @@ class _GraphBuilder:
             labels = functools.partial(
                 Labels,
                 method=method,
-                benchmark=row.removesuffix(config.view_suffix),
+                benchmark=row.removesuffix(view.view_suffix),
                 seed=seed,
                 budget=spec.budget,
                 **place,
@@ -523,7 +521,7 @@ class _GraphBuilder:
                     **_mask_codec(spec.metric, vocabulary_steps),
                 },
             )
-        compute = config.compute
+        compute = view.compute
         jobs = [
             # A job of its own, which may ask for other devices than training.
             StepJob(
@@ -585,7 +583,7 @@ def _place_of(view: StudyView) -> dict[str, Any]:
 
 
 def _evaluations(
-    config: StudyView, training_benchmark: str, method: Method
+    view: StudyView, training_benchmark: str, method: Method
 ) -> list[tuple[str, EvaluateSpec, ScoreSpec]]:
     """Returns the evaluations of a checkpoint: the rows of its benchmark and of its children.
 
@@ -598,21 +596,21 @@ def _evaluations(
             row,
             EvaluateSpec(
                 budget=budget,
-                decode=decode_of(config, entry.benchmark),
-                connector=config.connector_of(method),
-                vision=config.model.vision.family,
-                text=config.model.text.family,
-                prompt=config.model.prompt,
+                decode=decode_of(view, entry.benchmark),
+                connector=view.connector_of(method),
+                vision=view.model.vision.family,
+                text=view.model.text.family,
+                prompt=view.model.prompt,
             ),
             ScoreSpec(
                 benchmark=entry.benchmark,
                 budget=budget,
-                metric=metric_of(entry.benchmark, config.transfers[entry.benchmark]),
+                metric=metric_of(entry.benchmark, view.transfers[entry.benchmark]),
             ),
         )
-        for row, entry in config.rows.items()
-        if training_of(entry.benchmark, config.transfers[entry.benchmark]) == training_benchmark
-        for budget in config.budgets_of(method)
+        for row, entry in view.rows.items()
+        if training_of(entry.benchmark, view.transfers[entry.benchmark]) == training_benchmark
+        for budget in view.budgets_of(method)
     ]
 
 
@@ -622,28 +620,28 @@ def _mask_codec(metric: str, vocabulary_steps: Mapping[str, Step]) -> dict[str, 
     return {r: step for r, step in vocabulary_steps.items() if r == "mask_codec" and is_read}
 
 
-def watch_of(config: StudyView, method: Method) -> WatchConfig | None:
+def watch_of(view: StudyView, method: Method) -> WatchConfig | None:
     """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
-    watch, served_budgets = config.watch, config.budgets_of(method)
+    watch, served_budgets = view.watch, view.budgets_of(method)
     if watch is None:
         return None
     # Two things can be watched during a stage: the loss on held-out records, and the score of a
     # probe, which is a short transfer from the stage as it stands.
     probe = None
-    if row := _probed_row(config):
+    if row := _probed_row(view):
         assert watch.probe is not None
-        benchmark = config.rows[row].benchmark
+        benchmark = view.rows[row].benchmark
         # The benchmark's own recipe, cut short: its epochs are dropped, so that `steps` decides.
-        train = config.fine_tuning_of(watch.probe.benchmark, method)
+        train = view.fine_tuning_of(watch.probe.benchmark, method)
         size = watch.probe.batch_size or train.batch_size
         probe = ProbeConfig(
-            model=config.model_of(method, transfer=True),
+            model=view.model_of(method, transfer=True),
             train=dataclasses.replace(
                 train, total_steps=watch.probe.steps, epochs=None, batch_size=size
             ),
             decode=EvalConfig(
-                metric=metric_of(benchmark, config.transfers[benchmark]),
-                **vars(decode_of(config, benchmark)),
+                metric=metric_of(benchmark, view.transfers[benchmark]),
+                **vars(decode_of(view, benchmark)),
             ),
             examples=watch.probe.examples,
         )
@@ -651,44 +649,44 @@ def watch_of(config: StudyView, method: Method) -> WatchConfig | None:
         every=watch.every,
         examples=watch.examples,
         budgets=served_budgets
-        or (config.model.vision.num_patches,),  # For Stage 1 (vanilla) in a study without vanilla.
+        or (view.model.vision.num_patches,),  # For Stage 1 (vanilla) in a study without vanilla.
         probe=probe,
     )
 
 
-def _probed_row(config: StudyView) -> str:
+def _probed_row(view: StudyView) -> str:
     """Returns the row that the probe is scored on; "" without a probe at this resolution."""
-    probe = config.watch.probe if config.watch else None
-    if probe is None or probe.benchmark not in config.fine_tunings:
+    probe = view.watch.probe if view.watch else None
+    if probe is None or probe.benchmark not in view.fine_tunings:
         return ""
     # The benchmark's own row first; without any, one that is scored with its training.
-    rows = [name for name, row in config.rows.items() if row.benchmark == probe.benchmark]
+    rows = [name for name, row in view.rows.items() if row.benchmark == probe.benchmark]
     scored = [
         name
-        for name, row in config.rows.items()
-        if training_of(row.benchmark, config.transfers[row.benchmark]) == probe.benchmark
+        for name, row in view.rows.items()
+        if training_of(row.benchmark, view.transfers[row.benchmark]) == probe.benchmark
     ]
     return (rows or scored)[0]
 
 
-def _watched_datasets(config: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
+def _watched_datasets(view: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
     """Returns role -> dataset that a stage's watching reads at a resolution."""
-    sources = config.watch.sources if config.watch else ()
-    names = [f"{watched_name(source)}{config.view_suffix}" for source in sources]
+    sources = view.watch.sources if view.watch else ()
+    names = [f"{watched_name(source)}{view.view_suffix}" for source in sources]
     steps_by_role = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
-    if row := _probed_row(config):
-        assert config.watch is not None
-        assert config.watch.probe is not None
-        train_split = f"{config.watch.probe.benchmark}{config.view_suffix}/train"
+    if row := _probed_row(view):
+        assert view.watch is not None
+        assert view.watch.probe is not None
+        train_split = f"{view.watch.probe.benchmark}{view.view_suffix}/train"
         steps_by_role |= dict(
             zip(PROBE, (datasets[train_split], datasets[f"{row}/eval"]), strict=True)
         )
     return steps_by_role
 
 
-def mixture_of(config: StudyView) -> list[str]:
+def mixture_of(view: StudyView) -> list[str]:
     """Returns the names of the mixture's datasets at a resolution."""
-    return [f"{source.name}{config.view_suffix}" for source in config.sources]
+    return [f"{source.name}{view.view_suffix}" for source in view.sources]
 
 
 def _step_digest(step: Step) -> str:
@@ -697,11 +695,11 @@ def _step_digest(step: Step) -> str:
     return value_sha256([step.kind, step.config, step.seed, reads])
 
 
-def decode_of(config: StudyView, benchmark: str) -> DecodeConfig:
+def decode_of(view: StudyView, benchmark: str) -> DecodeConfig:
     """Returns the config for answering a benchmark."""
-    transfer = config.transfers[benchmark]
+    transfer = view.transfers[benchmark]
     return DecodeConfig(
-        batch_size=config.eval_batch_size,
+        batch_size=view.eval_batch_size,
         text_len=transfer.eval_text_len or transfer.train.text_len,
         max_frames=transfer.train.max_frames,
         decoding=decoding_of(benchmark, transfer),
@@ -729,33 +727,33 @@ def results_plan(config: StudyConfig, inputs: StudyInputs = NO_INPUTS) -> Plan:
     return dataclasses.replace(plan, also=tuple(also))
 
 
-def _plan_of_view(config: StudyView, inputs: StudyInputs, *, several: bool) -> Plan:
+def _plan_of_view(view: StudyView, inputs: StudyInputs, *, several: bool) -> Plan:
     served_budgets = {
-        method: config.budgets_of(method) for method in config.methods if method != REFERENCE
+        method: view.budgets_of(method) for method in view.methods if method != REFERENCE
     }
-    paper_rows = {name: row.paper_row for name, row in config.rows.items()}
-    is_high, suffix = config.is_higher, config.view_suffix
+    paper_rows = {name: row.paper_row for name, row in view.rows.items()}
+    is_high, suffix = view.is_higher, view.view_suffix
     groups = grouped(paper_rows, is_high=is_high)
     sizes = group_sizes(is_high=is_high)
     blocks = {name: block_of(row, is_high=is_high) for name, row in paper_rows.items() if row}
     return Plan(
-        methods=config.methods,
-        benchmarks=tuple(config.rows),
-        budgets=config.budgets,
-        seeds=config.seeds,
+        methods=view.methods,
+        benchmarks=tuple(view.rows),
+        budgets=view.budgets,
+        seeds=view.seeds,
         reference=REFERENCE,
-        budgets_of={m: served for m, served in served_budgets.items() if served != config.budgets},
+        budgets_of={m: served for m, served in served_budgets.items() if served != view.budgets},
         groups=groups,
         group_sizes={name: sizes[name] for name in groups},
         blocks={name: block for name, block in blocks.items() if block},
-        left_out=tuple(name for name, row in config.rows.items() if not row.in_means),
-        pretrainings=tuple(number for number, _ in config.seed_pairs),
+        left_out=tuple(name for name, row in view.rows.items() if not row.in_means),
+        pretrainings=tuple(number for number, _ in view.seed_pairs),
         trainings={
-            name: training_of(row.benchmark, config.transfers[row.benchmark]) or ZERO_SHOT
-            for name, row in config.rows.items()
+            name: training_of(row.benchmark, view.transfers[row.benchmark]) or ZERO_SHOT
+            for name, row in view.rows.items()
         },
-        costs=inputs.costs[suffix] if suffix in inputs.costs else costs_of(config),
-        resolution=config.model.vision.image_px if several else None,
-        backbone=config.backbone or None,
-        draws=config.draws(),
+        costs=inputs.costs[suffix] if suffix in inputs.costs else costs_of(view),
+        resolution=view.model.vision.image_px if several else None,
+        backbone=view.backbone or None,
+        draws=view.draws(),
     )

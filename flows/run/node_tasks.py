@@ -58,7 +58,7 @@ class NodeTasks:
         upstream = self._session.graph.upstream[node]
         inputs = [self._states[read] for read in upstream if read in self._states]
         inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
-        # A failure is noted where it happens, in `_make_and_report`; here only one of Prefect itself.
+        # A failure is noted where it happens, in the task; here only one of Prefect itself.
         try:
             state = self._step(node.name, wait_for=inputs, return_state=True)
             self._states[node] = state

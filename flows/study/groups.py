@@ -9,13 +9,13 @@ from model.config import ModelConfig
 from model.train.config import TrainConfig
 
 
-def check_groups(config: StudyView) -> None:
+def check_groups(view: StudyView) -> None:
     """Checks that every group of every stage matches a parameter in at least one method's model.
 
     Raises:
       ConfigError: naming the pattern that matches none, and how paths of parameters begin.
     """
-    for field, train, models in _stages(config):
+    for field, train, models in _stages(view):
         if not train.groups:
             continue
         from model.train.memory import parameter_paths
@@ -44,11 +44,11 @@ def check_groups(config: StudyView) -> None:
             )
 
 
-def _stages(config: StudyView) -> Iterator[tuple[str, TrainConfig, list[ModelConfig]]]:
+def _stages(base: StudyView) -> Iterator[tuple[str, TrainConfig, list[ModelConfig]]]:
     """Yields each stage's config key, its training recipe and the models that it trains."""
-    for stage in stages_of(config):
+    for stage in stages_of(base):
         yield stage.key, stage.recipe, [stage.view.model_of(method) for method in stage.methods]
-    for view in config.resolutions:
+    for view in base.resolutions:
         models = [view.model_of(method) for method in view.methods]
         for benchmark, train in view.fine_tunings.items():
             yield f"{view.key_prefix}transfers.{benchmark}.train", train, models

@@ -30,22 +30,22 @@ from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
 
-def check_input_files(config: StudyView) -> None:
+def check_input_files(view: StudyView) -> None:
     """Checks the files that a study of one backbone is given.
 
     Raises:
       ConfigError: if one is missing, raw data included; or if `start` has no tokenizer beside
         it, or is no checkpoint that the study's first stage can continue from.
     """
-    _check_data_root(config)
-    paths = {key: Path(path) for key, path in config.input_paths.items()}
+    _check_data_root(view)
+    paths = {key: Path(path) for key, path in view.input_paths.items()}
     # A start is a folder or a file of several formats; everything else is one file.
     for key, path in paths.items():
         if not key.startswith("start") and not path.is_file():
             raise ConfigError(f"{key} must be an existing file, got {path}.")
     for key, path in paths.items():
         if key.startswith("start"):
-            _check_start_checkpoint(config, key, path)
+            _check_start_checkpoint(view, key, path)
             if "tokenizer.path" not in paths:
                 raise ConfigError(
                     f"tokenizer.path must be given with {key}, whose embedding it fits; its own "
@@ -80,9 +80,9 @@ def _local_paths(config: StudyConfig) -> dict[str, str]:
     return paths
 
 
-def _check_start_checkpoint(config: StudyView, key: str, path: Path) -> None:
+def _check_start_checkpoint(view: StudyView, key: str, path: Path) -> None:
     """Checks, by a checkpoint's model config, that the first stage can continue from it."""
-    checkpoint, ours = _checkpoint_model(key, path), config.model
+    checkpoint, ours = _checkpoint_model(key, path), view.model
     for part in ("vision", "text"):
         theirs = dataclasses.asdict(getattr(checkpoint, part))
         # `image_px` may differ: position embeddings are resized when a stage begins.
@@ -103,7 +103,7 @@ def _check_start_checkpoint(config: StudyView, key: str, path: Path) -> None:
         return
     # `start` is shared by all that begin with it; `start.parcel` is for that method alone.
     _, _, start_method = key.partition(".")
-    methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)
+    methods = [REFERENCE] if view.stage1 else map(view.connector_of, view.methods)
     first = [start_method] if start_method else [*methods]
     if other_methods := [method for method in first if method != kind]:
         raise ConfigError(
@@ -141,20 +141,18 @@ def raw_digest_cache(store: Store) -> RawDigestCache:
     return RawDigestCache(store.cache("raw_files") / MEMORY) if store.is_there else RawDigestCache()
 
 
-def _check_data_root(config: StudyView) -> None:
+def _check_data_root(view: StudyView) -> None:
     # Two cases. With a root, its folders must be there. Without one, a corpus is drawn, which has
     # the folders of some sources only:
     #
     #   data_root=~/data, source web             ~/data/web must exist
     #   no data_root, a transfer to docvqa       refused: nothing is drawn for it
-    if config.data_root is not None:
-        _check_data_root_exists(config.data_root)
-        root = raw_path(config.data_root)
-        if missing := sorted(
-            f for f in data_folders(config.resolutions) if not (root / f).is_dir()
-        ):
+    if view.data_root is not None:
+        _check_data_root_exists(view.data_root)
+        root = raw_path(view.data_root)
+        if missing := sorted(f for f in data_folders(view.resolutions) if not (root / f).is_dir()):
             raise ConfigError(
-                f"data_root must hold the folders that are read, got {config.data_root} without "
+                f"data_root must hold the folders that are read, got {view.data_root} without "
                 f"{', '.join(missing)}. Get them (parcel data fetch --list), give their path, or "
                 f"leave out what reads them."
             )
@@ -163,9 +161,9 @@ def _check_data_root(config: StudyView) -> None:
     drawn_folders = {
         Path(folder).parts[0]
         for corpus, folder in FOLDERS.items()
-        if getattr(config.corpus, f"num_{corpus}")
+        if getattr(view.corpus, f"num_{corpus}")
     }
-    if missing := sorted(data_folders(config.resolutions) - drawn_folders):
+    if missing := sorted(data_folders(view.resolutions) - drawn_folders):
         raise ConfigError(
             f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
             f"corpus is drawn, of {', '.join(sorted(drawn_folders)) or 'nothing'}. Add "

@@ -53,8 +53,8 @@ def describe_paper_deviations(config: StudyConfig, *, listed: bool = False) -> I
         )
 
 
-def _with_content(config: StudyView) -> Iterator[str]:
-    for method in config.methods:
-        connector = config.model_of(method).connector
+def _with_content(view: StudyView) -> Iterator[str]:
+    for method in view.methods:
+        connector = view.model_of(method).connector
         if has_mqt(connector.kind) and connector.mqt_keys == "content":
             yield method

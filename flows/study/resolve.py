@@ -305,16 +305,16 @@ def _with_image_px(config: StudySettings, px: int) -> dict[str, Any]:
 
 
 def _view_at(
-    config: StudyView, key: str, resolution: ResolutionConfig, methods: tuple[Method, ...]
+    view: StudyView, key: str, resolution: ResolutionConfig, methods: tuple[Method, ...]
 ) -> StudyView:
-    px, before = resolution.image_px, config.model.vision.num_patches
-    vision = dataclasses.replace(config.model.vision, image_px=px)
+    px, before = resolution.image_px, view.model.vision.num_patches
+    vision = dataclasses.replace(view.model.vision, image_px=px)
     after = vision.num_patches
 
     def scale(budgets: Sequence[int]) -> tuple[int, ...]:
         return tuple(scale_budget(budget, before, after) for budget in budgets)
 
-    resolved = _with_image_px(config, px)
+    resolved = _with_image_px(view, px)
     transfers = resolved["transfers"] if resolution.transfers is None else resolution.transfers
     # Left out means: as in the study, fitted to the larger images; stated means: exactly this.
     #
@@ -324,25 +324,25 @@ def _view_at(
     #   prepare    image_px: 224     image_px: 448
     changed: dict[str, Any] = {
         "model": dataclasses.replace(
-            config.model,
+            view.model,
             vision=vision,
-            connector=_without_buckets(config.model.connector),
-            remat=resolution.remat or config.model.remat,
+            connector=_without_buckets(view.model.connector),
+            remat=resolution.remat or view.model.remat,
         ),
-        "connectors": {m: _without_buckets(c) for m, c in config.connectors.items()}
+        "connectors": {m: _without_buckets(c) for m, c in view.connectors.items()}
         | resolution.connectors,
         "prepare": resolution.prepare or resolved["prepare"],
         "sources": resolution.sources or resolved["sources"],
         "watch": resolved["watch"],
         "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
-        "budgets": resolution.budgets or scale(config.budgets),
-        "train_budgets": {m: scale(budgets) for m, budgets in config.train_budgets.items()}
+        "budgets": resolution.budgets or scale(view.budgets),
+        "train_budgets": {m: scale(budgets) for m, budgets in view.train_budgets.items()}
         | resolution.train_budgets,
-        "variants": _with_train_budgets(config.variants, scale),
-        "num_seeds": resolution.num_seeds or config.num_seeds,
-        "eval_batch_size": resolution.eval_batch_size or config.eval_batch_size,
+        "variants": _with_train_budgets(view.variants, scale),
+        "num_seeds": resolution.num_seeds or view.num_seeds,
+        "eval_batch_size": resolution.eval_batch_size or view.eval_batch_size,
         "methods": methods,
         "stage2": None,
         "stages": (),
     }
-    return dataclasses.replace(config, resolution_key=key, **changed)
+    return dataclasses.replace(view, resolution_key=key, **changed)

@@ -42,7 +42,7 @@ class Stage:
         return self.view.train_config_for(self.recipe, method)
 
 
-def stages_of(config: StudyView) -> tuple[Stage, ...]:
+def stages_of(base: StudyView) -> tuple[Stage, ...]:
     """Returns the stages of a study; each stands after the one that it continues from."""
     # The paper's three, and the study's own, resolution by resolution:
     #
@@ -51,33 +51,33 @@ def stages_of(config: StudyView) -> tuple[Stage, ...]:
     #
     # Transfers at a resolution begin from the last stage there, and so does Stage 2.
     stages: list[Stage] = []
-    if config.stage1 is not None:
+    if base.stage1 is not None:
         stages.append(
             Stage(
                 name="stage1",
                 key="stage1",
                 after=START,
-                view=config,
+                view=base,
                 methods=(REFERENCE,),
-                recipe=config.stage1,
+                recipe=base.stage1,
                 is_shared=True,
             )
         )
-    if config.intermediary is not None:
+    if base.intermediary is not None:
         stages.append(
             Stage(
                 name="intermediary",
                 key="intermediary",
                 after=None,
-                view=config,
-                methods=config.methods,
-                recipe=config.intermediary,
+                view=base,
+                methods=base.methods,
+                recipe=base.intermediary,
             )
         )
-    stages += _stages_at(config, config, {START, *(stage.name for stage in stages)})
+    stages += _stages_at(base, base, {START, *(stage.name for stage in stages)})
     # Stage 2, if there is one, takes the first of the higher resolutions.
-    higher = iter(config.higher)
-    if config.stage2 is not None:
+    higher = iter(base.higher)
+    if base.stage2 is not None:
         view = next(higher)
         stage2 = Stage(
             name="stage2",
@@ -85,20 +85,20 @@ def stages_of(config: StudyView) -> tuple[Stage, ...]:
             after=None,
             view=view,
             methods=view.methods,
-            recipe=config.stage2.train,
+            recipe=base.stage2.train,
         )
-        stages += [stage2, *_stages_at(config, view, {stage2.name})]
-    for i, stage in enumerate(config.stages):
+        stages += [stage2, *_stages_at(base, view, {stage2.name})]
+    for i, stage in enumerate(base.stages):
         if stage.resolution is not None:
             view = next(higher)
             stages.append(_user_stage(i, stage, view))
-            stages += _stages_at(config, view, {stage.name})
+            stages += _stages_at(base, view, {stage.name})
     return tuple(stages)
 
 
-def _stages_at(config: StudyView, view: StudyView, names: set[str]) -> Iterator[Stage]:
+def _stages_at(base: StudyView, view: StudyView, names: set[str]) -> Iterator[Stage]:
     """Yields the study's own stages after some others, and after these in turn."""
-    for i, stage in enumerate(config.stages):
+    for i, stage in enumerate(base.stages):
         if stage.after in names and stage.resolution is None:
             names.add(stage.name)
             yield _user_stage(i, stage, view)

@@ -35,12 +35,12 @@ def check_user_data(config: StudyConfig) -> None:
         _check_benchmarks(view, config.data_root)
 
 
-def _check_benchmarks(config: StudyView, data_root: str) -> None:
-    for name, transfer in config.transfers.items():
+def _check_benchmarks(view: StudyView, data_root: str) -> None:
+    for name, transfer in view.transfers.items():
         if name in BENCHMARKS:
             continue
-        accepted = (transfer.prepare or config.prepare).max_reject_rate
-        _, split = train_data(name, config.transfers)
+        accepted = (transfer.prepare or view.prepare).max_reject_rate
+        _, split = train_data(name, view.transfers)
         field = f"transfers.{name}.train_split"
         _read_usable_rows(field, name, transfer, data_root, split, accepted)
         for row in rows_of(name, transfer):

@@ -667,28 +667,28 @@ def _method_name(config: StudySettings, field: str, method: str) -> Method:
     return method if method in config.methods else connector_reference(field, method)
 
 
-def _method_pairs(config: StudyView, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
+def _method_pairs(view: StudyView, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
     # The first is compared with each of the others, where they serve a budget in common:
     #
     #   compare = parcel, m3, vanilla   ─▶   (parcel, m3), (parcel, vanilla)
-    compare = [_method_name(config, "compare", method) for method in compare]
-    if unknown := [method for method in compare if method not in config.methods]:
+    compare = [_method_name(view, "compare", method) for method in compare]
+    if unknown := [method for method in compare if method not in view.methods]:
         raise ConfigError(
-            f"compare must name methods of the sweep, {', '.join(config.methods)}, got "
+            f"compare must name methods of the sweep, {', '.join(view.methods)}, got "
             f"{', '.join(unknown)}."
         )
     # Without names: the study's last method with each of the others.
-    chosen: Sequence[Method] = compare or (config.methods[-1], *config.methods[:-1])
+    chosen: Sequence[Method] = compare or (view.methods[-1], *view.methods[:-1])
     first, *others = chosen
     pairs: list[tuple[Method, Method]] = [
         (first, other)
         for other in others
-        if set(config.budgets_of(first)) & set(config.budgets_of(other))
+        if set(view.budgets_of(first)) & set(view.budgets_of(other))
     ]
     if not pairs:
         raise ConfigError(
             f"until_decided must have two methods that serve a budget in common, got "
-            f"{', '.join(compare or config.methods)}."
+            f"{', '.join(compare or view.methods)}."
         )
     return pairs
 
@@ -719,7 +719,7 @@ class _ComparedRow:
 
 
 def _compared_rows(
-    config: StudyView,
+    base: StudyView,
     scored: Set[CellKey],
     first: Method,
     other: Method,
@@ -740,22 +740,22 @@ def _compared_rows(
             training=f"{view.key_prefix}{trained_on(row.benchmark)}",
             metric=metric_of(row.benchmark, view.transfers[row.benchmark]),
         )
-        for view in config.resolutions
-        if view.seeds == config.seeds
+        for view in base.resolutions
+        if view.seeds == base.seeds
         and (budgets := tuple({*view.budgets_of(first)} & {*view.budgets_of(other)}))
         for name, row in view.rows.items()
         # As the table's comparisons over benchmarks; where there is no other row, it decides.
-        if row.in_means or len(config.rows) == 1
+        if row.in_means or len(base.rows) == 1
     ]
     # [pretrainings, seeds]: a column is one seed of every pretraining.
-    seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
+    seeds = np.array(base.seeds).reshape(base.num_pretrain_seeds, base.num_seeds)
     # A gap ends the count: seeds after it would be chosen by which runs happened to succeed so far.
     # An abandoned seed stays out for good, so that leaving it out chooses nothing among the others:
     #
     #   seed     1      2          3       4                 counts
     #            made   abandoned  made    missing so far    1, 3
     complete = []
-    for number in range(config.num_seeds):
+    for number in range(base.num_seeds):
         cells = {
             key
             for row in rows
