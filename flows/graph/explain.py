@@ -274,6 +274,14 @@ class Explanation:
         by_step = {step: verdict.artifact for step, verdict in self.steps.items()}
         return {step: artifact for step, artifact in by_step.items() if artifact is not None}
 
+    def estimates(self) -> TimeEstimates:
+        """Returns estimates of what is missing, from the times and costs of what is there."""
+        estimates = TimeEstimates()
+        for step, artifact in self.artifacts().items():
+            estimates.learn(step, artifact.manifest.seconds)
+            estimates.learn_cost(step, device_seconds(artifact))
+        return estimates
+
     def lines(self, keep: KeepConfig) -> Iterator[str]:
         """Yields a line per node, a sum, and lines on processes, reading, the store and cost."""
         # The lines that the head of this file shows, and a sum:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import cast
 
@@ -73,6 +74,7 @@ class RunSession:
       allowed: keys that `rebuild_seconds` was already charged for.
       begun: nodes whose work has begun.
       made: steps that this run made.
+      began: when the session did [s, monotonic].
       lock: guard of `allowed`, `rebuild_seconds` and `expected_keys`.
       repaired: steps made again in this run, since a file of their artifact was damaged.
       repair_lock: held by who makes them.
@@ -108,6 +110,7 @@ class RunSession:
     allowed: set[str] = dataclasses.field(default_factory=set)
     begun: set[GraphNode] = dataclasses.field(default_factory=set)
     made: set[Step] = dataclasses.field(default_factory=set)
+    began: float = dataclasses.field(default_factory=time.monotonic)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     repaired: set[Step] = dataclasses.field(default_factory=set)
     repair_lock: threading.RLock = dataclasses.field(default_factory=threading.RLock)

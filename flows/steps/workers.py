@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from flows.steps import worker
 from flows.steps.job import (
@@ -23,6 +23,7 @@ from infra.progress import Progress
 from infra.ray.cluster import Cluster
 from infra.ray.errors import RayWorkerLostError
 from infra.ray.jobs import JobServer, RayJob
+from infra.source_code import checkout
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
 from infra.store.pins import living_runs
@@ -292,6 +293,31 @@ class JobWorkers:
     def close(self) -> None:
         """See `Workers.close`."""
         self._server.close()
+
+
+def workers_of(
+    store: Store,
+    *,
+    ray_address: str | None,
+    num_cpus: int | None,
+    num_gpus: int | None,
+    device: Literal["cpu", "gpu", "tpu"] | None,
+    node_wait: float,
+) -> Workers:
+    """Returns Ray Jobs on the cluster at an address; without one, workers of this machine.
+
+    Args:
+      store: store of the steps' artifacts.
+      ray_address: address of a Ray cluster's dashboard.
+      num_cpus: number of cores of this machine's workers; None takes all.
+      num_gpus: number of its GPUs likewise.
+      device: kind of device of its nodes, as in `JobServer`.
+      node_wait: longest wait for nodes [s], likewise.
+    """
+    if ray_address is None:
+        return LocalWorkers(Cluster(num_cpus=num_cpus, num_gpus=num_gpus), store)
+    server = JobServer(ray_address, code=checkout().files, device=device, node_wait=node_wait)
+    return JobWorkers(server, store)
 
 
 def _devices_text(cpus: int, gpus: float, tpus: int) -> str:
