@@ -6,10 +6,11 @@
 
 Starting at the function's module, all imports are followed, also those inside functions, and so
 are strings that spell a module's name (`python -m pipelines.video.child`). Two things are no part
-of a step's code: `infra`, which moves bytes and decides none, and the worker that calls the
-function. Registries, which know every reader, connector or metric, are not entered; a step's code
-goes on with the one that its config names (`flows.steps.registry`). Relative imports and imports by
-a computed name are refused, since the digest could not cover what they bring in.
+of a step's code: `infra`, which moves bytes and decides none, and the modules that run every step,
+which `flows.steps.code` names. Registries, which know every reader, connector or metric, are not
+entered; a step's code goes on with the one that its config names (`flows.steps.registry`). Relative
+imports and imports by a computed name are refused, since the digest could not cover what they bring
+in.
 
 A reader, metric or connector of the user's own (`flows.steps.user_code`) is in the folder `own` of
 a tree, and is followed like the rest: own/my_metric.py is the module `my_metric`. Its imports may
@@ -38,14 +39,6 @@ ROOTS = ("flows", "model", "pipelines")
 
 USER_CODE = "own"
 """Folder of a tree that holds the user's own code."""
-
-OUTSIDE = (
-    "flows.steps.kind",
-    "flows.steps.user_code",
-    "flows.steps.registry",
-    "flows.steps.worker",
-)
-"""Modules that are no part of a step's code: they run every step, and decide the bytes of none."""
 
 _IMPORTERS = {"import_module", "__import__", "spec_from_file_location", "run_module", "run_path"}
 _DYNAMIC = _IMPORTERS | {"exec", "eval"}
@@ -115,20 +108,23 @@ class Tree:
         """Returns the source of a module."""
         return self.files[self._paths[module]]
 
-    def reach(self, modules: Iterable[str], *, stop: Iterable[str] = ()) -> dict[str, str]:
+    def reach(
+        self, modules: Iterable[str], *, stop: Iterable[str] = (), outside: Iterable[str] = ()
+    ) -> dict[str, str]:
         """Returns module -> digest for every module that some modules can reach.
 
         Args:
           modules: the modules to start from.
           stop: modules that are not entered, such as registries that know every reader; but what
             the user's own code imports is, since it may use anything in them.
+          outside: modules that are never entered.
 
         Raises:
           DynamicImportError: if any of them imports by a computed name.
         """
         # A name that no file has, such as a library's, ends a path; so does a closed module, until
         # the user's code imports it.
-        closed = {*stop, *OUTSIDE}
+        closed = {*stop, *outside}
         digests: dict[str, str] = {}
         pending = [*modules]
         while pending:
@@ -148,7 +144,7 @@ class Tree:
             digests[name] = module.digest
             if self.is_user_code(name):
                 names = module.names_in(name, path)
-                closed -= names - {*OUTSIDE}
+                closed -= names - {*outside}
                 pending += names
             else:
                 pending += module.names

@@ -237,15 +237,9 @@ def train_stage(request: Request, folder: Path) -> Iterator[Row]:
         yield {"from": start, "digest": digest, "seconds": time.monotonic() - began}
 
 
-def chip_programs(
-    words: Sequence[str] = (),
-) -> Iterator[tuple[str, TrainProgram | PromptProgram]]:
-    """Yields name and program of all that one chip is timed with, but for the part `stage`.
-
-    Args:
-      words: the command's arguments.
-    """
-    request = _request(_parser().parse_args(words))
+def chip_programs() -> Iterator[tuple[str, TrainProgram | PromptProgram]]:
+    """Yields name and program of all that one chip is timed with, but for the part `stage`."""
+    request = _request(_parser().parse_args([]))
     for size, remat in itertools.product(request.batches, request.remats):
         model = dataclasses.replace(request.model, remat=remat)
         for budget in request.at:

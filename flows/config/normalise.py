@@ -36,7 +36,7 @@ from flows.config.families import (
     with_family,
 )
 from flows.config.references import connector_reference
-from flows.config.stage2 import Stage2Config
+from flows.config.stages import Stage2Config
 from flows.config.validation import config_adapter
 from flows.steps.kinds.tokenizer import TokenizerConfig
 from infra.references import file_reference

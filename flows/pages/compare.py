@@ -226,9 +226,7 @@ def chart_of_sides(
     return chart_of("loss by step", [side.label for side in sides], curves, left_out)
 
 
-def charts_of_study(
-    store: Store, losses: LossReader, study: Study, section: Section
-) -> Iterator[CurveChart]:
+def charts_of_section(store: Store, losses: LossReader, section: Section) -> Iterator[CurveChart]:
     """Yields the losses of the trainings behind a benchmark's cells, a color for each method.
 
     The transfers come first, then the stages before them, each sort in a drawing of its own.

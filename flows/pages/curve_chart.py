@@ -53,7 +53,6 @@ class CurveChart:
     height: int = _HEIGHT
     left: int = _LEFT
     right: int = _WIDTH - _RIGHT
-    bottom: int = _HEIGHT - _BOTTOM
 
 
 def chart_of(

@@ -12,7 +12,7 @@ from flows.pages.cards import Card, Cards
 from flows.pages.compare import (
     Side,
     chart_of_sides,
-    charts_of_study,
+    charts_of_section,
     column_of,
     common_cells,
     compare_cells,
@@ -255,7 +255,7 @@ class Site:
         filled = [s for s in study.report.sections if any(cell.scores for cell in s.cells)]
         charts: Iterable[CurveChart] = ()
         if filled and number == 1:
-            charts = charts_of_study(self._store, self._losses, study, filled[0])
+            charts = charts_of_section(self._store, self._losses, filled[0])
         records = self._overview.records.read().values()
         tables = [r for r in records if r["results"] and r["name"] == study.record["name"]]
         return {
@@ -277,7 +277,7 @@ class Site:
     def _curves(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         section = study.section(benchmark)
-        charts = list(charts_of_study(self._store, self._losses, study, section))
+        charts = list(charts_of_section(self._store, self._losses, section))
         return {"study": study, "section": section, "charts": charts}
 
     def _compare(self, page: Page) -> Mapping[str, Any]:

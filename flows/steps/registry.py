@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 from typing import Any
 
+from flows.steps.code import reach
 from flows.steps.kind import Kind, Step
 from flows.steps.kinds.cast import CAST
 from flows.steps.kinds.chance import CHANCE
@@ -131,7 +132,7 @@ def _reached_code(
     #
     # The values are those of this process. A tree with another registry has its whole text instead.
     step_kind = KINDS[kind]
-    modules = tree.reach([step_kind.make.__module__, *also], stop=step_kind.stop)
+    modules = reach(tree, [step_kind.make.__module__, *also], stop=step_kind.stop)
     for registry, values in entries:
         if registry in tree and registry not in modules:
             text = read_module(tree.text(registry)).digest

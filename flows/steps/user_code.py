@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.steps.code import reach
 from infra.references import (
     add_sources,
     entry_points,
@@ -104,7 +105,7 @@ def user_files_of(modules: Iterable[str]) -> dict[str, bytes]:
     """Returns path -> bytes of the user's files that modules reach, for `install_user_code`."""
     tree = checkout()
     return {
-        tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_user_code(name)
+        tree.path(name): tree.text(name) for name in reach(tree, modules) if tree.is_user_code(name)
     }
 
 
@@ -126,7 +127,7 @@ def library_versions(module: str) -> dict[str, str]:
     """
     tree = checkout()
     tops = {module.partition(".")[0]}
-    for module_name in filter(tree.is_user_code, tree.reach([module])):
+    for module_name in filter(tree.is_user_code, reach(tree, [module])):
         tops |= {name.partition(".")[0] for name in read_module(tree.text(module_name)).names}
     distributions = importlib.metadata.packages_distributions()
     distributions_used = {name for top in tops - _OURS for name in distributions.get(top, ())}
@@ -213,4 +214,4 @@ def _add_user_module(folder: Path, module: str) -> None:
         module_queue += names
     # Added only now: a folder with one file that is refused adds nothing.
     add_user_code(files)
-    checkout().reach([module])  # Raises if its code cannot be determined.
+    reach(checkout(), [module])  # Raises if its code cannot be determined.

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from flows.config.backbone import AS_STUDY, BackboneConfig
 from flows.config.benchmark import TransferConfig, benchmark_of, recipe_of, trained_on
-from flows.config.stage import RESERVED
-from flows.config.stage2 import ResolutionConfig, Stage2Config, scale_budget
+from flows.config.stages import RESERVED, ResolutionConfig, Stage2Config, scale_budget
 from flows.config.variant import Variant
 from flows.study.settings import Method, StudySettings
 from flows.study.view import StudyView

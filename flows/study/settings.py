@@ -12,8 +12,7 @@ from flows.config.benchmark import TransferConfig, trained_on, training_of
 from flows.config.compute import ComputeConfig
 from flows.config.keep import KeepConfig
 from flows.config.source import SourceConfig
-from flows.config.stage import StageConfig
-from flows.config.stage2 import Stage2Config
+from flows.config.stages import Stage2Config, StageConfig
 from flows.config.variant import Variant
 from flows.config.watched import WatchedConfig
 from flows.steps.kinds.tokenizer import TokenizerConfig

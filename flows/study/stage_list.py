@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from flows.config.stage import StageConfig
+from flows.config.stages import StageConfig
 from flows.study.settings import REFERENCE, Method
 from flows.study.view import StudyView
 from model.train.config import TrainConfig

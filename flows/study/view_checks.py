@@ -4,13 +4,13 @@ from flows.config.benchmark import check_splits, check_transfer
 from flows.config.references import corpus_reference
 from flows.config.watched import WatchedConfig
 from flows.study.held_out import check_held_out, check_screened, check_watched
-from flows.study.image_size import check_image_px
 from flows.study.settings import REFERENCE, Method, StudySettings
 from flows.study.view import StudyView
 from model.connector.budgets import supported_budgets
 from model.connector.registry import KINDS
 from model.connector.routing import halves
 from model.train.config import TrainConfig
+from pipelines.prepare.config import PrepareConfig
 from pipelines.records.codes import EXTRA_TOKENS
 from pipelines.sources.registry import SOURCES
 
@@ -69,7 +69,7 @@ def check_view(view: StudyView) -> None:
     check_screened(view.hygiene, view.sources, view.transfers)
     if view.watch is not None:
         _check_watch(view, view.watch)
-    check_image_px(view.model.vision.image_px, view.prepare, view.sources, view.transfers)
+    _check_image_px(view)
     # A tokenizer of the user's own is opened later; one trained here has a known size.
     vocabulary = view.tokenizer.vocab_size + len(EXTRA_TOKENS)
     if view.tokenizer.path is None and view.model.text.vocab_size != vocabulary:
@@ -100,6 +100,20 @@ def check_view(view: StudyView) -> None:
             _check_train_budgets(view, field, name, variant.train_budgets)
     _check_stages(view)
     _check_processes(view)
+
+
+def _check_image_px(view: StudyView) -> None:
+    # Images are prepared at the size that the model reads: none is resized twice.
+    stated: dict[str, PrepareConfig | None] = {"prepare": view.prepare}
+    stated |= {f"sources.{i}.prepare": source.prepare for i, source in enumerate(view.sources)}
+    stated |= {f"transfers.{name}.prepare": entry.prepare for name, entry in view.transfers.items()}
+    image_px = view.model.vision.image_px
+    for field, config in stated.items():
+        if config is not None and config.image_px != image_px:
+            raise ValueError(
+                f"{field}.image_px must be model.vision.image_px={image_px}, got "
+                f"{config.image_px}; leave it out to use the model's size."
+            )
 
 
 def _check_processes(view: StudyView) -> None:

@@ -1,20 +1,26 @@
-"""Keeps the journal of a run under way, and makes its rows right however the run ends."""
+"""Keeps the journal of a run under way, and makes its rows right however the run ends.
+
+Log lines of the run, which Prefect sends to its server, hold no credentials meanwhile.
+"""
 
 import contextlib
 import contextvars
+import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from infra.errors import one_line_message, redact_error
+from infra.credentials import redact_text
+from infra.errors import one_line_message, redact_error, traceback_text
 from infra.prefect import journal as journals
 from infra.prefect.best_effort import best_effort
 from infra.prefect.journal import Journal
-from infra.prefect.log_records import redact_logs
 from infra.prefect.rows import flush, is_cancelling, settle, settle_earlier_try
 from infra.processes.signals import add_exit_hook, install_signal_handlers
+from infra.terminal import printable_lines
 
 _CANCEL_EVERY = 3.0
 """Interval between two looks at whether somebody cancelled the run in the UI [s]."""
@@ -91,3 +97,19 @@ def _end_if_cancelled(flow_run_id: str, over: threading.Event) -> None:
             print("the run is cancelled, as somebody asked in the UI or by the API", flush=True)
             os.kill(os.getpid(), signal.SIGINT)
             return
+
+
+def redact_logs() -> None:
+    """Has every log line of this process written without credentials and control characters."""
+    logging.setLogRecordFactory(_make_record)
+
+
+def _make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    record = logging.LogRecord(*args, **kwargs)
+    # A line that cannot be formatted stays: the handler reports that, and does not write it.
+    with contextlib.suppress(TypeError, ValueError):
+        record.msg, record.args = printable_lines(redact_text(record.getMessage())), ()
+    if record.exc_info and record.exc_info[1] is not None:
+        # Handlers then write this text.
+        record.exc_text = printable_lines(traceback_text(record.exc_info[1])).rstrip()
+    return record

@@ -26,14 +26,13 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from infra.store.backend import MANIFESTS, FileStat, StoreBackend
+from infra.store.backend import MANIFESTS, FileStat, StoreBackend, map_reads
 from infra.store.digest_check import forget_deleted
 from infra.store.disk import PARTIAL
 from infra.store.history import ARTIFACTS, AttemptNote, read_history
 from infra.store.lease import LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.lineage import inputs_first
 from infra.store.manifest import KEY, Manifest
-from infra.store.parallel import map_reads
 from infra.store.pins import GC_LEASE, PINS, list_pins, run_of_pin
 from infra.store.records import RecordError, read_references
 from infra.store.scratch import SCRATCH

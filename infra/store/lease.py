@@ -180,7 +180,6 @@ def acquire_lease(
     name: str,
     *,
     ttl: float = TTL,
-    keys: Iterable[str] = (),
     keep_waiting: Callable[[], bool] = lambda: True,
     token: str | None = None,
     lost: Collection[str] = (),
@@ -191,7 +190,6 @@ def acquire_lease(
       files: files that the lease is in.
       name: name of the lease's file.
       ttl: time without renewal after which it lapses [s].
-      keys: keys of the artifacts that its holder relies on.
       keep_waiting: asked after every look at a lease that another process holds.
       token: id of this holding; None draws one.
       lost: tokens of holders that are known to be lost.
@@ -201,7 +199,6 @@ def acquire_lease(
         holder=ProcessIdentity.of_this_process(),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         ttl=ttl,
-        keys=tuple(keys),
     )
     text, wait = lease.to_json(), _FIRST_WAIT
     last_seen, last_seen_at = b"", 0.0

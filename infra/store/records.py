@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from infra.errors import one_line
-from infra.store.backend import FileStat, StoreBackend
+from infra.store.backend import FileStat, StoreBackend, map_reads
 from infra.store.manifest import KEY, validate_path
-from infra.store.parallel import map_reads
 from infra.typed_json import parse_json
 
 RUNS, ACCEPTED = "runs", "accepted"

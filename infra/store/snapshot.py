@@ -5,8 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from infra.store.backend import FileStat, StoreBackend
-from infra.store.parallel import map_reads
+from infra.store.backend import FileStat, StoreBackend, map_reads
 
 
 class StoreSnapshot:

@@ -207,7 +207,7 @@ def export(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Exports a prepared dataset for other tools; the same dataset gives the same bytes."""
-    from flows.lineage.data_export import export_dataset
+    from flows.lineage.data_files import export_dataset
 
     counts = export_dataset(
         dataset, out, form.value, part=part, records_per_file=records_per_file, store=store
@@ -242,7 +242,7 @@ def show(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws a contact sheet: pictures with boxes and masks, frames with times, texts, rejects."""
-    from flows.lineage.data_show import show_records as write_sheet
+    from flows.lineage.data_files import show_records as write_sheet
 
     cards, lost = write_sheet(dataset, out, store=store, limit=limit, part=part, rejects=rejects)
     typer.echo(f"{out}: {cards} records, {lost} rejects")

@@ -19,6 +19,7 @@ from infra.source_code import (
     checkout,
     code_sha256,
     parse_module,
+    read_module,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +132,17 @@ def test_a_dataset_has_the_code_of_its_own_reader():
     assert "pipelines.sources.segmentation.refcoco" not in of["web"]
 
 
+def test_no_layer_below_flows_names_a_module_of_it():
+    below = ("infra/", "model/", "pipelines/")
+    named = {
+        path: [name for name in read_module(text).names if re.search(r"\bflows[./]\w", name)]
+        for path, text in checkout().files.items()
+        if path.endswith(".py") and path.startswith(below)
+    }
+    assert "infra/source_code.py" in named
+    assert {path: names for path, names in named.items() if names} == {}
+
+
 def tree(**files: str) -> Tree:
     return Tree({name.replace("__", "/") + ".py": text.encode() for name, text in files.items()})
 
@@ -145,6 +157,7 @@ def test_imports_are_followed_wherever_they_stand():
     )
     assert list(made.reach(["model.a"])) == ["model.a", "model.b", "model.c", "model.d"]
     assert list(made.reach(["model.a"], stop=["model.b"])) == ["model.a"]
+    assert list(made.reach(["model.a"], outside=["model.b"])) == ["model.a"]
 
 
 @pytest.mark.parametrize(

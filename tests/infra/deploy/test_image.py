@@ -147,8 +147,9 @@ def test_its_install_lines_make_every_role_of_an_empty_environment(tmp_path: Pat
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"base": "demo", "name": "clean"}))
     explained = run("parcel", "run", "config.yaml", "--explain", "--store", str(tmp_path / "s"))
     assert "new" in explained
-    digest = "from infra.source_code import checkout, code_sha256; "
-    digest += "print(code_sha256(checkout().reach(['flows.steps.kinds.checkpoint'])))"
+    digest = "from flows.steps.code import reach; "
+    digest += "from infra.source_code import checkout, code_sha256; "
+    digest += "print(code_sha256(reach(checkout(), ['flows.steps.kinds.checkpoint'])))"
     checkout = subprocess.run(
         [sys.executable, "-c", digest], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -7,9 +7,8 @@ import pytest
 
 from infra.credentials import REDACTED
 from infra.errors import one_line, one_line_message, redact_error, traceback_text
-from infra.prefect.ending import journal_of
+from infra.prefect.ending import journal_of, redact_logs
 from infra.prefect.journal import Journal, folder, read
-from infra.prefect.log_records import redact_logs
 from infra.prefect.page_queue import UIPage
 from infra.prefect.progress import NodeProgress, ProgressFile
 from infra.prefect.progress import read as read_progress

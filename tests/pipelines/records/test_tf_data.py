@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from PIL import Image
 
+from flows.steps.code import reach
 from infra.source_code import checkout
 from pipelines.records import as_tf_dataset, example
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
@@ -124,6 +125,6 @@ def test_without_tensorflow_the_error_names_the_extra(folder: Path):
 
 
 def test_no_step_has_it_in_its_code():
-    reached = checkout().reach(["flows.steps.kinds.dataset", "flows.steps.kinds.checkpoint"])
+    reached = reach(checkout(), ["flows.steps.kinds.dataset", "flows.steps.kinds.checkpoint"])
     assert "pipelines.records.dataset" in reached
     assert "pipelines.records.tf_data" not in reached

@@ -1,4 +1,4 @@
-"""Config of Stage 2 and of other stages at a higher resolution, and of the transfers after them."""
+"""Configs of Stage 2, of pretraining stages of the user's own, and of a higher resolution."""
 
 import dataclasses
 from typing import Annotated
@@ -11,6 +11,12 @@ from model.config import Remat
 from model.connector.config import ConnectorConfig
 from model.train.config import TrainConfig
 from pipelines.prepare.config import PrepareConfig
+
+RESERVED = (
+    "start", "stage1", "intermediary", "stage2", "mask_codec",
+    "prepare", "transfer", "zero-shot", "evaluate", "chance", "results",
+)  # fmt: skip
+"""Names that stages of one's own cannot have: first words of other steps' names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +70,28 @@ class Stage2Config(ResolutionConfig):
     """
 
     train: TrainConfig = TrainConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageConfig:
+    """A pretraining stage that continues from another one, on the same mixture.
+
+    Attributes:
+      name: its name; its steps are called "NAME METHOD".
+      after: the stage that it continues from: "start", "stage1", "intermediary", "stage2" or an
+        earlier one of `stages`. A method that is not trained in that stage continues from what
+        that stage would have.
+      methods: methods that are trained in it; None trains all.
+      train: training recipe.
+      resolution: a higher resolution that it has, with transfers at it, of its methods alone; None
+        is that of the stage it continues from.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=40)]
+    after: str = "intermediary"
+    methods: tuple[str, ...] | None = None
+    train: TrainConfig = TrainConfig()
+    resolution: ResolutionConfig | None = None
 
 
 def scale_budget(budget: int, before: int, after: int) -> int:

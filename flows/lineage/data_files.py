@@ -1,16 +1,18 @@
-"""`parcel data show`: finds the dataset, and writes its contact sheet."""
+"""`parcel data show` and `parcel data export`: finds a prepared dataset, and writes files of it."""
 
 from pathlib import Path
 
 from flows.lineage.runs import find_dataset
 from infra.errors import ConfigError
+from pipelines.records.dataset import Dataset
+from pipelines.records.export import Format, export_records
 from pipelines.sheet.cards import make_sheet
 
 
 def show_records(
     name: str, out: Path, *, store: str, limit: int, part: str | None, rejects: int
 ) -> tuple[int, int]:
-    """Writes the sheet to `out`, and returns how many records and rejects are on it.
+    """Writes a contact sheet to `out`, and returns how many records and rejects are on it.
 
     Args:
       name: a dataset's folder, or an artifact's key, or its beginning.
@@ -45,3 +47,32 @@ def show_records(
     except OSError as error:
         raise ConfigError(f"--out must be a file to write, got {out}: {error.strerror}.") from None
     return len(sheet.cards), len(sheet.rejects)
+
+
+def export_dataset(
+    name: str,
+    out: Path,
+    form: Format,
+    *,
+    part: str | None,
+    records_per_file: int,
+    store: str,
+) -> dict[str, int]:
+    """Writes a dataset, and returns part -> number of its records.
+
+    Args:
+      name: the dataset's folder or artifact.
+      out: folder to write; it must be absent or empty.
+      form: format of the files, "tfrecord" or "webdataset".
+      part: the only part to write; None writes all.
+      records_per_file: largest number of records in a file.
+      store: the store that holds artifacts [URI].
+
+    Raises:
+      ConfigError: if there is no such dataset or part, or `out` is not empty.
+    """
+    dataset = Dataset(find_dataset(name, store))
+    try:
+        return export_records(dataset, out, form, part=part, records_per_file=records_per_file)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
