@@ -42,4 +42,5 @@ def test_whoever_sees_the_pause_finds_the_form_and_resumes_it(served_store: Path
         client.resume_flow_run(run_id[0], {"start": True})
         run.join(300)
         state = client.read_flow_run(run_id[0]).state
-    assert state is not None and state.is_completed()
+    assert state is not None
+    assert state.is_completed()
