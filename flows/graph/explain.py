@@ -609,22 +609,19 @@ class Explanation:
         return _first_texts([_describe_difference(*difference, step) for difference in differences])
 
 
-def explain_study(
-    config: StudyConfig, store: Store, until: Phase = "report", view: Store | None = None
-) -> Explanation:
+def explain_study(config: StudyConfig, store: Store, until: Phase = "report") -> Explanation:
     """Returns the verdicts on a study's steps, up to and including a phase.
 
     Args:
       config: the study.
       store: the store.
       until: the phase.
-      view: as in `Explanation`.
 
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
     check_study(config)
-    return Explanation(store, graph_of(config, until, read_inputs(config, store)), view)
+    return Explanation(store, graph_of(config, until, read_inputs(config, store)))
 
 
 def _first_texts(texts: Sequence[str]) -> list[str]:

@@ -10,15 +10,14 @@ from flows.graph.costs import costs_of
 from flows.graph.datasets import datasets_of, raw_folders
 from flows.report.cells import Cost
 from flows.steps.kinds.files import FilesSpec
-from flows.study.groups import check_groups
 from flows.study.input_files import (
     check_input_files,
     data_folders,
     input_files_spec,
     raw_digest_cache,
 )
+from flows.study.model_checks import check_groups, check_user_connectors
 from flows.study.study import StudyConfig
-from flows.study.user_connectors import check_user_connectors
 from flows.study.user_data import check_user_data
 from flows.study.view import StudyView
 from infra.errors import ConfigError

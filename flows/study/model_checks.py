@@ -1,4 +1,4 @@
-"""The check, before anything runs, that parameter groups named in a study's config exist."""
+"""Checks of the models of a study, before anything runs: parameter groups, own connectors."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ from flows.study.stage_list import stages_of
 from flows.study.view import StudyView
 from infra.errors import ConfigError
 from model.config import ModelConfig
+from model.connector.registry import KINDS
 from model.train.config import TrainConfig
 
 
@@ -52,3 +53,29 @@ def _stages(base: StudyView) -> Iterator[tuple[str, TrainConfig, list[ModelConfi
         models = [view.model_of(method) for method in view.methods]
         for benchmark, train in view.fine_tunings.items():
             yield f"{view.key_prefix}transfers.{benchmark}.train", train, models
+
+
+def check_user_connectors(base: StudyView) -> None:
+    """Makes and traces each user's connector at the sizes of the study; computes nothing.
+
+    Raises:
+      ConfigError: if one breaks a rule that `model.connector.contract` checks without compiling.
+    """
+    # Variants of one connector are checked once.
+    connectors = dict.fromkeys(map(base.connector_of, base.methods))
+    if not (user_connectors := [connector for connector in connectors if connector not in KINDS]):
+        return
+    from model.connector.contract import check_shapes  # JAX comes with it, and with the class.
+    from model.train.resolution import check_resolutions
+
+    for view in base.resolutions:
+        for method in user_connectors:
+            try:
+                check_shapes(view.model_of(method))
+                if view is not base:
+                    check_resolutions(base.model_of(method), view.model_of(method))
+            except ValueError as error:
+                raise ConfigError(
+                    f"methods: at {view.model.vision.image_px} px {error}; `parcel model "
+                    f"check` checks everything that a connector must do."
+                ) from None
