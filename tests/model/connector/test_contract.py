@@ -58,7 +58,7 @@ def test_what_is_told_of_one_that_keeps_them():
     assert told["programs"] == "3 for 3 budgets"
     assert told["budgets"] == "6, 14, 250"
     assert told["masking"] == "no slot is ever masked"
-    assert told["nesting"].endswith("its tokens are the first ones of a larger budget's")
+    assert "first ones" in told["nesting"]
 
 
 @pytest.mark.slow

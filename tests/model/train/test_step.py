@@ -63,9 +63,7 @@ def test_a_program_that_was_not_compiled_ahead_is_an_error():
     programs = StepPrograms(model, TrainConfig(batch_size=1), make_mesh())
     programs.compile_ahead(None, [])  # type: ignore[arg-type]
     batch = {"image": np.zeros((1, 1, 32, 32, 3), np.uint8)}
-    with pytest.raises(
-        LookupError, match=r"no program was compiled for 1 images with 30 slots each"
-    ):
+    with pytest.raises(LookupError, match=r"\b1 images .*\b30 slots"):
         programs(None, batch, 22, rates)  # type: ignore[arg-type]
 
 

@@ -160,7 +160,7 @@ def test_members_cannot_leave_the_folder(tmp_path, fetch, shop):
 def test_an_archive_brings_no_notes_of_its_own(tmp_path: Path):
     notes = json.dumps({"a.txt": {"licence": {"licence": "CC0"}}})
     (tmp_path / "x.zip").write_bytes(zipped(**{"a.txt": "a", "fetched.json": notes}))
-    with pytest.raises(DownloadError, match=r"cannot be unpacked: it has a member fetched\.json"):
+    with pytest.raises(DownloadError, match=r"cannot be unpacked: .*fetched\.json"):
         unpack_archive(tmp_path / "x.zip", tmp_path / "out")
     assert [*tmp_path.iterdir()] == []
 
@@ -208,7 +208,7 @@ def test_two_that_fetch_into_one_folder_do_so_one_after_the_other(tmp_path: Path
 
 
 def test_requests_are_checked(tmp_path, fetch):
-    with pytest.raises(ConfigError, match=r"NAME must be one of asked, pictures, got 'nope'"):
+    with pytest.raises(ConfigError, match=r"NAME .*asked, pictures, got 'nope'"):
         fetch("nope")
     with pytest.raises(ConfigError, match=r"data fetch needs a name; --list"):
         fetch()
@@ -224,7 +224,7 @@ def test_requests_are_checked(tmp_path, fetch):
     for address in ("http://x", "http://x/..", "http://x/%2e%2e", "http://x/y/%2e%2e/."):
         entry["files"] = [{"address": address}]
         path.write_text(yaml.safe_dump({"a": entry}))
-        with pytest.raises(ConfigError, match=r"path must be stated where the address ends"):
+        with pytest.raises(ConfigError, match=r"path must be stated"):
             load_catalogue(path)
 
 

@@ -43,9 +43,7 @@ def test_prefixes_of_each_suffix_come_back():
     record = dataclasses.replace(RECORD, prefixes=(("Wie viele?", "Anzahl\n?"), ("How many?",)))
     assert decode_example(encode_example(record)) == record
     for wrong in ((("one",),), (("one",), ())):
-        with pytest.raises(
-            ValueError, match="prefixes must hold at least one for each of 2 suffixes"
-        ):
+        with pytest.raises(ValueError, match=r"prefixes .* 2 suffixes"):
             dataclasses.replace(RECORD, prefixes=wrong)
 
 
@@ -55,7 +53,7 @@ def test_a_licence_comes_back_and_one_that_is_not_stated_is_not_noted():
     assert decode_example(encode_example(record)) == record
     assert b"licence_address" not in encode_example(record)
     assert b"licence" not in encode_example(RECORD)
-    with pytest.raises(ValueError, match="holder must be a text on one line, got 'a\\\\nb'"):
+    with pytest.raises(ValueError, match=r"holder .*got 'a\\nb'"):
         Licence(holder="a\nb")
 
 

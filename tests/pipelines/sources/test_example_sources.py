@@ -160,7 +160,7 @@ def test_a_map_is_asked_for_with_the_names_there_are(tmp_path, encoded):
     put_records(tmp_path / "tfrecord/x.tfrecord", example(img=encoded(), text="?"))
     with pytest.raises(ValueError, match=r"features must name .*x\.tfrecord has img, text\."):
         read(tmp_path, "tfrecord", features={})
-    with pytest.raises(ValueError, match=r"features must be of image, .*, got picture"):
+    with pytest.raises(ValueError, match=r"features .*image, .*got picture"):
         read(tmp_path, "tfrecord", features={"picture": "img"})
 
 
