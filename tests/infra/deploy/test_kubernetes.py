@@ -258,6 +258,13 @@ def match_labels(found: Any) -> Iterator[dict[str, str]]:
             yield from match_labels(value)
 
 
+def test_the_deployer_may_apply_every_kind():
+    rules = of_kind("Role")["parcel-deployer"]["rules"]
+    granted = {name for rule in rules if "get" in rule["verbs"] for name in rule["resources"]}
+    kinds = {manifest["kind"].lower() for manifest in manifests()}
+    assert {re.sub("y$", "ie", kind) + "s" for kind in kinds} <= granted
+
+
 def test_who_has_a_store_takes_the_secret_of_the_page():
     line = "kubectl -n parcel create secret generic parcel-store"
     assert line in (ROOT / "docs/howto/store.md").read_text()
