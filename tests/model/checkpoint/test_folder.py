@@ -30,7 +30,7 @@ def test_configs_survive_json():
 
 
 def test_unknown_key_is_refused():
-    with pytest.raises(ValueError, match="no field 'depht'; accepted: family, image_px"):
+    with pytest.raises(ValueError, match=r"'depht'; .*family, image_px"):
         config_from_json(VisionConfig, '{"depht": 3}')
 
 

@@ -234,7 +234,7 @@ def test_a_hub_that_asks_for_a_long_pause_is_not_waited_for(fetch, hub):
     done = fetch("tiny", "--accept-licence")
     assert done.code == 1
     assert "cannot be fetched: 429 Too Many Requests" in done.err
-    assert "the same command in 7200 s goes on" in done.err
+    assert " 7200 s " in done.err
     assert len(hub.requests) == 1
 
 
@@ -242,11 +242,11 @@ def test_a_token_is_sent_to_no_server_in_clear(fetch, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
     done = fetch("tiny", "--accept-licence")
     assert done.code == 2
-    assert "HF_ENDPOINT must begin with https:// where HF_TOKEN is set" in done.err
+    assert re.search("HF_ENDPOINT .*https:// .*HF_TOKEN", done.err)
     assert TOKEN not in done.err
     for wrong in ("hub.example", "ftp://hub.example", "https://me:word@hub.example"):
         monkeypatch.setenv("HF_ENDPOINT", wrong)
-        assert "HF_ENDPOINT must be an address such as https://" in fetch("lab/tiny").err
+        assert re.search("HF_ENDPOINT .*https://", fetch("lab/tiny").err)
 
 
 def test_a_commit_stays_until_another_revision_is_named(tmp_path, fetch, hub):
@@ -364,7 +364,7 @@ def test_a_full_disk_is_named_at_once(tmp_path, fetch, hub):
     done = fetch("tiny", "--accept-licence")
     assert done.code == 1
     assert re.search(rf"{SHARD}\.partial .*: No space left on device", done.err)
-    assert "the same command goes on from them" in done.err
+    assert "the same command goes on" in done.err
     assert hub.fetched().count(SHARD) == 1
 
 

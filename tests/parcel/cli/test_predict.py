@@ -154,7 +154,7 @@ def test_a_checkpoint_is_named_by_its_cell_as_a_release_is(
         assert re.search("colors/mqt/16 .* 5, 6, got '1'", err)
     code, _, err = parcel("lineage", "trace", "toy/colours/mqt/16", "--store", store.uri)
     assert (code, err.count("\n")) == (2, 1)
-    assert "did you mean colors/mqt/16? Accepted: colors/mqt/16." in err
+    assert re.search(r"did you mean colors/mqt/16\? .*colors/mqt/16", err)
 
 
 def test_a_table_without_cells_says_so(tmp_path: Path, parcel):

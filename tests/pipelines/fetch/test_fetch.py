@@ -145,7 +145,7 @@ def test_an_empty_archive_is_refused(tmp_path: Path, name: str):
     zipfile.ZipFile(archive, "w").close() if name.endswith("zip") else tarfile.open(
         archive, "w"
     ).close()
-    with pytest.raises(DownloadError, match=f"{name} cannot be unpacked: it is empty"):
+    with pytest.raises(DownloadError, match=f"{name} cannot be unpacked: .*empty"):
         unpack_archive(archive, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -173,7 +173,7 @@ def test_an_archive_larger_than_the_disk_is_not_unpacked(tmp_path, monkeypatch):
         ("x.tar.gz", tarred("a.txt", b"text" * 200)),
     ):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(DownloadError, match="it holds 0 GB or more, and 0 GB are free"):
+        with pytest.raises(DownloadError, match="0 GB are free"):
             unpack_archive(tmp_path / name, tmp_path / "out")
     assert [*tmp_path.iterdir()] == []
 
@@ -210,7 +210,7 @@ def test_two_that_fetch_into_one_folder_do_so_one_after_the_other(tmp_path: Path
 def test_requests_are_checked(tmp_path, fetch):
     with pytest.raises(ConfigError, match=r"NAME .*asked, pictures, got 'nope'"):
         fetch("nope")
-    with pytest.raises(ConfigError, match=r"data fetch needs a name; --list"):
+    with pytest.raises(ConfigError, match=r"data fetch needs .*--list"):
         fetch()
     path = tmp_path / "bad.yaml"
     entry = {"folder": "a", "licence": "b", "page": "c", "files": [{"address": "ftp://x"}]}

@@ -278,7 +278,7 @@ def test_licences_are_counted_and_what_is_not_allowed_drops(tmp_path):
     check = check_corpus(
         tmp_path / "raw", "web", "train", licences=LicencesConfig(allow=("CC-BY-4.0",))
     )
-    assert check.failure == "all 5 inputs were dropped by licences.allow"
+    assert re.search(r"\b5 inputs .*licences\.allow", check.failure)
 
 
 @pytest.mark.slow

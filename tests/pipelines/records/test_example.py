@@ -35,7 +35,7 @@ def test_windows_come_back_and_one_window_is_not_noted():
     assert record.window(1) == (b"two",)
     assert RECORD.window() == RECORD.images
     assert b"num_windows" not in encode_example(RECORD)
-    with pytest.raises(ValueError, match=r"num_windows must be .* divides the 2 images .* got 3"):
+    with pytest.raises(ValueError, match=r"num_windows .*\b2 images .* got 3"):
         dataclasses.replace(RECORD, num_windows=3)
 
 
@@ -74,5 +74,5 @@ def test_empty_field_is_named(field):
 
 
 def test_times_go_in_pairs():
-    with pytest.raises(ValueError, match="frame_requested has 2 times and frame_decoded 1"):
+    with pytest.raises(ValueError, match=r"frame_requested .*\b2 .*frame_decoded 1"):
         dataclasses.replace(RECORD, frame_decoded=(0.0,))
