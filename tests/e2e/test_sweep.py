@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import time
 from pathlib import Path
 
@@ -50,9 +51,7 @@ def test_only_the_new_cells_of_one_more_seed_run(served: Served):
     assert " made, " in done.stdout
     assert len(checkpoints(served.store) - before) == 1
     again = parcel(served.store, *words)
-    assert again.stdout == (
-        "nothing to run: every cell of 3 seeds is there, and max_seeds=3 is reached\n"
-    )
+    assert re.match(r"nothing to run: .*3 seeds .*max_seeds=3\b", again.stdout)
 
 
 def test_a_firing_outside_its_window_begins_nothing_in_an_empty_store(tmp_path: Path):
@@ -81,9 +80,7 @@ def test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so(served: Served):
     second = served.start("sweep/sweep", **schedule["parameters"])
     state = reached(served, second, *ENDED)
     assert state["type"] == "COMPLETED"
-    assert state["message"] == (
-        "nothing to run: every cell of 2 seeds is there, and max_seeds=2 is reached"
-    )
+    assert re.match(r"nothing to run: .*2 seeds .*max_seeds=2\b", state["message"])
 
 
 @pytest.mark.parametrize("answer", ["no", "cancel"])

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -127,11 +128,11 @@ def test_a_schedule_without_dates_in_the_database_stops_no_other(served: Served)
     with pytest.raises(urllib.error.HTTPError, match="409") as refused:
         add("0 0 30 2 *")
     told = json.load(refused.value)["detail"]
-    assert told.endswith("no calendar has it: day of month 30, month 2; L is a month's last day.")
+    assert re.search("no calendar .* month 30, month 2;", told)
     words = ("--add-seeds", "1", "--max-seeds", "9", "--cron", "0 0 31 4 *")
     done = parcel(served.store, "sweep", SMALLEST, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("parcel: --cron must be five fields: minute, hour, day of month")
+    assert re.match("parcel: --cron .*minute, hour, day of month", done.stderr)
     assert done.stderr.count("\n") == 1
     # As an earlier version let them in: each of them first, and the server's thread is not lost.
     without = {
@@ -153,7 +154,7 @@ def test_a_schedule_without_dates_in_the_database_stops_no_other(served: Served)
         shown = parcel(served.store, *command)
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout.count("never fires: ") == 2, shown.stdout
-        assert "never fires: no calendar has it: day of month 30, month 2" in shown.stdout
+        assert re.search("never fires: .* month 30, month 2", shown.stdout)
         assert " 05:03 UTC" in shown.stdout
     assert wait_for(lambda: served.page("/parcel/").count("never fires: ") == 2, 90)
     for schedule in (*without, fires):

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -146,7 +147,7 @@ def test_a_file_system_without_locks_is_named(error: int, tmp_path: Path):
             timeout=120,
         )  # fmt: skip
         said = done.stdout + done.stderr
-        assert f"{store} is on a file system without locks ({os.strerror(error)} for" in said
+        assert re.search(rf"{re.escape(str(store))} .*locks \({os.strerror(error)} ", said)
         assert "mount it with them, Lustre with -o flock" in said
         assert done.returncode == (1 if words[0] == "doctor" else 2)
 
@@ -175,7 +176,7 @@ def test_a_user_without_a_home_runs_a_study(machine: SharedMachine, made: Made):
     said = machine.run(12345, "bash", *words, HOME="/", TMPDIR=str(temporary))
     assert "1 made, 13 reused" in said
     key = store / "prefect" / "key"
-    assert f"the key of the store's server is kept in {key}, and alerts need one elsewhere" in said
+    assert re.search(rf"key .*{re.escape(str(key))}, and alerts need", said)
     assert key.stat().st_mode & 0o777 == 0o600
     assert key.stat().st_uid == 12345
     # Matplotlib's list of fonts, once for all commands of this user.
@@ -281,7 +282,5 @@ def test_a_port_that_cannot_be_had_is_named_with_what_to_do(tmp_path: Path):
         port = taken.getsockname()[1]
         done = parcel(tmp_path / "store", "serve", "--port", str(port))
     assert done.returncode == 2
-    assert done.stderr == (
-        f"parcel: --host 127.0.0.1 --port {port}: Address already in use; end the program that "
-        f"listens there, or name another --port.\n"
-    )
+    told = rf"parcel: --host 127\.0\.0\.1 --port {port}: Address already in use; .*--port.*\n"
+    assert re.fullmatch(told, done.stderr)

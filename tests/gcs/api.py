@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tests.gcs import multipart
-from tests.gcs.faults import HARMLESS, Faults
 from tests.gcs.objects import (
     MAX_PAGE,
     SETTABLE,
@@ -30,11 +29,6 @@ from tests.gcs.objects import (
 )
 from tests.gcs.tally import Tally
 from tests.gcs.uploads import Uploads, check_hashes
-
-MAX_CALLS = 100
-"""Requests in a batch."""
-
-_MEGABYTE = 1 << 20
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
@@ -89,23 +83,17 @@ class Response:
 class Api:
     """Answers requests.
 
-    Args:
-      location: of buckets made by clients that name none.
-      rewrite_bytes: what one call of rewriteTo copies if the client does not say; None for all
-        [bytes].
-
     Attributes:
+      rewrite_bytes: what one call of rewriteTo copies; None for all [bytes].
       omits_zero: leave the size of an empty object out, as Google's storage-testbench does.
     """
 
-    def __init__(
-        self, store: Store, faults: Faults, tally: Tally, location: str, rewrite_bytes: int | None
-    ) -> None:
-        self._store, self._faults, self._tally = store, faults, tally
+    def __init__(self, store: Store, tally: Tally) -> None:
+        self._store, self._tally = store, tally
         self._uploads = Uploads(store)
-        self._location, self.rewrite_bytes = location, rewrite_bytes
+        self.rewrite_bytes: int | None = None
         self.omits_zero = False
-        self._rewrites: dict[str, tuple[Object, int]] = {}
+        self._rewrites: dict[object, int] = {}
         routes: list[tuple[str, str, str, Callable[..., Response]]] = [
             ("POST", "/upload/storage/v1/b/{}/o", "upload", self._upload),
             ("PUT", "/upload/storage/v1/b/{}/o", "upload", self._upload),
@@ -117,7 +105,6 @@ class Api:
             ("POST", "/storage/v1/b", "bucket", self._make_bucket),
             ("GET", "/storage/v1/b/{}", "bucket", self._get_bucket),
             ("DELETE", "/storage/v1/b/{}", "bucket", self._delete_bucket),
-            ("GET", "/storage/v1/b/{}/storageLayout", "bucket", self._layout),
             ("GET", "/storage/v1/b/{}/o", "list", self._list),
             ("GET", "/storage/v1/b/{}/o/{}", "metadata", self._get),
             ("PATCH", "/storage/v1/b/{}/o/{}", "patch", self._patch),
@@ -348,18 +335,8 @@ class Api:
     ) -> Response:
         source = self._source(request, bucket, name)
         size = len(source.data)
-        step = number(request.query, "maxBytesRewrittenPerCall")
-        if step is not None and (step <= 0 or step % _MEGABYTE):
-            raise Refused(
-                400, "invalid", f"maxBytesRewrittenPerCall must be a multiple of 1 MiB, is {step}."
-            )
-        done = 0
-        token = request.query.get("rewriteToken")
-        if token is not None:
-            begun, done = self._rewrites.pop(token, (None, 0))
-            if begun is None or begun.generation != source.generation:
-                raise Refused(400, "invalid", "Invalid rewrite token")
-        done = min(size, done + (step or self.rewrite_bytes or size))
+        done = self._rewrites.pop(request.query.get("rewriteToken"), 0)
+        done = min(size, done + (self.rewrite_bytes or size))
         answer: dict[str, object] = {
             "kind": "storage#rewriteResponse",
             "totalBytesRewritten": str(done),
@@ -370,7 +347,7 @@ class Api:
         if done < size:
             self._store.check(to_bucket, to_name, conditions)
             answer["rewriteToken"] = uuid.uuid4().hex
-            self._rewrites[answer["rewriteToken"]] = source, done
+            self._rewrites[answer["rewriteToken"]] = done
         else:
             fields = settable(request.json())
             made = self._store.copy(source, to_bucket, to_name, fields, conditions)
@@ -397,8 +374,7 @@ class Api:
 
     def _make_bucket(self, request: Request) -> Response:
         asked = request.json()
-        location = str(asked.get("location", self._location))
-        made = self._store.make_bucket(str(asked.get("name", "")), location)
+        made = self._store.make_bucket(str(asked["name"]), str(asked["location"]))
         return _json(_bucket(made, request.base))
 
     def _get_bucket(self, request: Request, bucket: str) -> Response:
@@ -408,24 +384,10 @@ class Api:
         self._store.delete_bucket(bucket)
         return Response(204)
 
-    def _layout(self, request: Request, bucket: str) -> Response:
-        found = self._store.bucket(bucket)
-        return _json(
-            {
-                "kind": "storage#storageLayout",
-                "bucket": bucket,
-                "location": found.location,
-                "locationType": found.location_type,
-                "hierarchicalNamespace": {"enabled": False},
-            }
-        )
-
     # Batches.
 
     def _batch(self, request: Request) -> Response:
         calls = multipart.read_batch(request.headers.get("content-type", ""), bytes(request.body))
-        if len(calls) > MAX_CALLS:
-            raise Refused(400, "invalid", f"{len(calls)} calls in a batch, {MAX_CALLS} allowed.")
         answers = []
         for call in calls:
             inner = Request(call.method, call.target, call.headers, request.base, call.body)
@@ -438,14 +400,8 @@ class Api:
         return Response(200, {"Content-Type": f"multipart/mixed; boundary={boundary}"}, body)
 
     def _call_in_batch(self, request: Request) -> Response:
-        verb, name = self.describe(request)
-        rule = self._faults.take(verb, request.method, name, batch=True)
-        if rule is HARMLESS:
-            response = self.call(request)
-        else:
-            if rule.action == "lose_answer":
-                self.call(request)
-            response = injected(rule.status, rule.retry_after_s)
+        verb, _ = self.describe(request)
+        response = self.call(request)
         self._tally.add(verb, response.status)
         return response
 
@@ -486,13 +442,10 @@ def error(status: int, reason: str, message: str) -> Response:
     return _json({"error": {"code": status, "message": message, "errors": [detail]}}, status)
 
 
-def injected(status: int, retry_after_s: int | None = None) -> Response:
+def injected(status: int) -> Response:
     """Returns the error of a rule."""
     reason = "rateLimitExceeded" if status == 429 else "backendError"
-    response = error(status, reason, f"Injected: {phrase(status)}")
-    if retry_after_s is not None:
-        response.headers["Retry-After"] = str(retry_after_s)
-    return response
+    return error(status, reason, f"Injected: {phrase(status)}")
 
 
 def phrase(status: int) -> str:

@@ -47,9 +47,6 @@ ACTIONS = {
 }
 """Actions, each with the verbs that it can be applied to."""
 
-IN_BATCH = ("answer", "lose_answer")
-"""Actions on the requests inside of a batch, which have no connection of their own."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
@@ -58,7 +55,6 @@ class Rule:
     Attributes:
       action: one of `ACTIONS`.
       verb: one of `VERBS`; "*" for all that the action can be done to.
-      method: HTTP method, or "*".
       name: pattern of the object's name, as in a shell (of a copy, the source's; of a compose,
         the result's); "*" also matches requests without one.
       skip: matching requests that are let through first.
@@ -66,21 +62,18 @@ class Rule:
       probability: chance for each of them.
       seed: of the dice.
       status: HTTP status that is answered.
-      retry_after_s: sent as Retry-After; None for none [s].
       seconds: of stalling, or how old a listing is [s].
       at: where in a body; None for its middle [bytes].
     """
 
     action: str
     verb: str = "*"
-    method: str = "*"
     name: str = "*"
     skip: int = 0
     times: int | None = 1
     probability: float = 1.0
     seed: int = 0
     status: int = 503
-    retry_after_s: int | None = None
     seconds: float = 1.0
     at: int | None = None
 
@@ -96,11 +89,10 @@ class Rule:
         if not 0 < self.probability <= 1:
             raise ValueError(f"probability must be in (0, 1], got {self.probability}.")
 
-    def matches(self, verb: str, method: str, name: str) -> bool:
+    def matches(self, verb: str, name: str) -> bool:
         return (
             verb in ACTIONS[self.action]
             and self.verb in ("*", verb)
-            and self.method in ("*", method)
             and fnmatch.fnmatchcase(name, self.name)
         )
 
@@ -149,19 +141,14 @@ class Faults:
         with self._lock:
             self._armed.clear()
 
-    def take(self, verb: str, method: str, name: str, *, batch: bool = False) -> Rule:
+    def take(self, verb: str, name: str) -> Rule:
         """Returns the first rule that falls on a request, which uses one of its times up.
 
         `HARMLESS` where none does.
-
-        Args:
-          batch: whether the request came inside of one.
         """
         with self._lock:
             for armed in self._armed:
-                if batch and armed.rule.action not in IN_BATCH:
-                    continue
-                if armed.rule.matches(verb, method, name) and armed.falls():
+                if armed.rule.matches(verb, name) and armed.falls():
                     return armed.rule
         return HARMLESS
 

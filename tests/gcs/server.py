@@ -6,20 +6,14 @@ In a test:
         gcs.bucket("name")
         ...  # Clients with `gcs.environment` in their environment.
 
-As a process of its own, which prints its address first:
-
-    python -m tests.gcs.server --port 0 --host 127.0.0.1 --bucket name
-
 It keeps what the real one promises (generations, preconditions, hashes, what is visible when) and
-breaks what it is told to: see faults.py, `GCS.fail`, and over HTTP `POST /_control/faults`.
+breaks what it is told to: see faults.py and `GCS.fail`.
 """
 
-import argparse
 import contextlib
 import email.utils
 import http.server
 import itertools
-import json
 import os
 import socket
 import socketserver
@@ -45,11 +39,6 @@ class GCS:
 
     Args:
       host: address to listen on.
-      port: 0 for any that is free.
-      latency_s: wait before every answer [s].
-      location: of buckets for which none is named.
-      rewrite_bytes: what one call of rewriteTo copies if the client does not say; None for all
-        [bytes].
 
     Attributes:
       scheme: of addresses in its buckets.
@@ -63,25 +52,15 @@ class GCS:
 
     scheme = "gs"
 
-    def __init__(
-        self,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        latency_s: float = 0.0,
-        location: str = "US-CENTRAL1",
-        rewrite_bytes: int | None = None,
-    ) -> None:
-        self.latency_s = latency_s
+    def __init__(self, *, host: str = "127.0.0.1") -> None:
         self.skew_s = 0.0
         self.store = Store(self.now)
         self.faults = Faults()
         self.tally = Tally()
-        self.api = Api(self.store, self.faults, self.tally, location, rewrite_bytes)
+        self.api = Api(self.store, self.tally)
         self.broken: list[str] = []
         self.damages = itertools.count()
-        self._location = location
-        self._server = _Server((host, port), self)
+        self._server = _Server((host, 0), self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def __enter__(self) -> Self:
@@ -114,9 +93,9 @@ class GCS:
         """Returns the server's time [s since 1970]."""
         return time.time() + self.skew_s
 
-    def bucket(self, name: str, location: str | None = None) -> Bucket:
+    def bucket(self, name: str, location: str = "US-CENTRAL1") -> Bucket:
         """Makes a bucket."""
-        return self.store.make_bucket(name, location or self._location)
+        return self.store.make_bucket(name, location)
 
     def upload(self, folder: Path, prefix: str) -> None:
         """Puts the files below a folder into the bucket `testing`, under prefix/."""
@@ -142,30 +121,6 @@ class GCS:
         """Keeps the exception at hand, a mistake of the server's own, for the end of the test."""
         self.broken.append(traceback.format_exc())
         traceback.print_exc()
-
-    def control(self, method: str, path: str, body: bytes) -> Response:
-        """Answers what a test in another process asks.
-
-        POST faults (a rule or several), GET requests, POST clear, POST settings (latency_s,
-        skew_s).
-        """
-        asked = json.loads(body) if body else {}
-        answer: object = {}
-        if (method, path) == ("POST", "faults"):
-            entries = asked if isinstance(asked, list) else [asked]
-            self.fail(*(Rule(**entry) for entry in entries))
-        elif (method, path) == ("GET", "faults"):
-            answer = self.faults.fired()
-        elif (method, path) == ("GET", "requests"):
-            answer = self.requests()
-        elif (method, path) == ("POST", "clear"):
-            self.clear()
-        elif (method, path) == ("POST", "settings"):
-            self.latency_s = float(asked.get("latency_s", self.latency_s))
-            self.skew_s = float(asked.get("skew_s", self.skew_s))
-        else:
-            return error(404, "notFound", f"No such control: {method} {path}")
-        return Response(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
 
 
 def environment(url: str) -> dict[str, str]:
@@ -198,12 +153,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._request = Request(self.command, self.path, headers, base)
         self._verb, self._name, self._in, self._counted = "other", "", 0, False
         try:
-            self._open_body(headers)
-            if self._request.path.startswith("/_control/"):
-                self._read(len(self._body))
-                self._control(self._request.path.removeprefix("/_control/"))
-            else:
-                self._answer()
+            # Room for the body, into which `_read` reads it.
+            self._body = bytearray(int(headers.get("content-length", 0)))
+            self._answer()
         except _Reset:
             self._count(None)
             self._reset()
@@ -219,9 +171,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._read(_HEAD)
         request.body = self._body[: self._in]
         self._verb, self._name = gcs.api.describe(request)
-        rule = gcs.faults.take(self._verb, self.command, self._name)
+        rule = gcs.faults.take(self._verb, self._name)
         action, size = rule.action, len(self._body)
-        time.sleep(gcs.latency_s)
         if action == "reset":
             raise _Reset
         if action == "stall":
@@ -248,7 +199,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if action == "late":
             time.sleep(rule.seconds)
         if response is None or action == "lose_answer":
-            response = injected(rule.status, rule.retry_after_s)
+            response = injected(rule.status)
         self._reply(response, rule)
 
     def _call(self, request: Request) -> Response:
@@ -264,22 +215,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._request.part = size
             self._call(self._request)
 
-    def _control(self, path: str) -> None:
-        self._counted = True  # These are not among the requests that a test counts.
-        try:
-            self._reply(self.server.gcs.control(self.command, path, bytes(self._body)))
-        except (TypeError, ValueError, AttributeError) as wrong:
-            self._reply(error(400, "invalid", str(wrong)))
-
     # Bodies.
-
-    def _open_body(self, headers: dict[str, str]) -> None:
-        """Makes room for the body, into which `_read` reads it."""
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            self._body = self._read_chunked()
-            self._in = len(self._body)
-        else:
-            self._body = bytearray(int(headers.get("content-length", 0)))
 
     def _read(self, size: int) -> None:
         """Reads until that much of the body is there, or all of it, or the client has gone."""
@@ -290,15 +226,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 if not count:
                     break
                 self._in += count
-
-    def _read_chunked(self) -> bytearray:
-        body = bytearray()
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass  # Trailers.
-        return body
 
     def _reply(self, response: Response, rule: Rule = HARMLESS) -> None:
         action, body = rule.action, response.body
@@ -374,29 +301,3 @@ class _Server(http.server.ThreadingHTTPServer):
         for connection in list(self._open):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-
-
-def main() -> None:
-    """Serves until the process is ended."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--latency-ms", type=float, default=0.0)
-    parser.add_argument("--location", default="US-CENTRAL1")
-    parser.add_argument("--bucket", action="append", default=[], help="made at the start")
-    asked = parser.parse_args()
-    with GCS(
-        host=asked.host,
-        port=asked.port,
-        latency_s=asked.latency_ms / 1000,
-        location=asked.location,
-    ) as gcs:
-        for name in asked.bucket:
-            gcs.bucket(name)
-        print(gcs.url, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

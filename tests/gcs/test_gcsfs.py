@@ -14,7 +14,7 @@ LARGE = 20 << 20
 
 
 @pytest.fixture
-def files(found: GCS) -> GCSFileSystem:
+def files(gcs: GCS) -> GCSFileSystem:
     return GCSFileSystem(token="anon", skip_instance_cache=True, use_listings_cache=False)
 
 
@@ -30,7 +30,7 @@ def test_small_files_come_back(files: GCSFileSystem):
         files.cat_file("testing/a/none")
 
 
-def test_large_file_is_there_once_closed(found: GCS, files: GCSFileSystem):
+def test_large_file_is_there_once_closed(gcs: GCS, files: GCSFileSystem):
     data = random.Random(0).randbytes(LARGE)
     with files.open("testing/x", "wb", block_size=5 << 20) as file:
         file.write(data[: LARGE // 2])
@@ -41,22 +41,22 @@ def test_large_file_is_there_once_closed(found: GCS, files: GCSFileSystem):
     with files.open("testing/x", "rb", block_size=1 << 20) as file:
         file.seek(12_345_678)
         assert file.read(100) == data[12_345_678:12_345_778]
-    requests = found.requests()
+    requests = gcs.requests()
     assert requests["start"]["requests"] == 1
     assert requests["chunk"]["bytes_in"] == LARGE
     assert requests["media"]["bytes_out"] < 2 * LARGE
 
 
-def test_discarded_file_never_was(found: GCS, files: GCSFileSystem):
+def test_discarded_file_never_was(gcs: GCS, files: GCSFileSystem):
     file = files.open("testing/x", "wb")
     file.write(bytes(6 << 20))
     file.flush(force=False)
     file.discard()
     assert not files.exists("testing/x")
-    assert found.requests()["cancel"]["status_499"] == 1
+    assert gcs.requests()["cancel"]["status_499"] == 1
 
 
-def test_copy_move_and_remove(found: GCS, files: GCSFileSystem):
+def test_copy_move_and_remove(gcs: GCS, files: GCSFileSystem):
     for name in ("x", "y/1", "y/2"):
         files.pipe_file(f"testing/{name}", name.encode())
     files.cp_file("testing/x", "testing/copy")
@@ -64,7 +64,7 @@ def test_copy_move_and_remove(found: GCS, files: GCSFileSystem):
     files.rm("testing/y", recursive=True)
     assert files.find("testing") == ["testing/copy", "testing/moved"]
     assert files.cat_file("testing/moved") == files.cat_file("testing/copy") == b"x"
-    assert found.requests()["move"]["status_200"] == 1
+    assert gcs.requests()["move"]["status_200"] == 1
     files.pipe_file("testing/z", b"z")
     names = ["testing/z", "testing/none"]
     deleted, missing = fsspec.asyn.sync(files.loop, files._rm_files, names)
@@ -73,7 +73,7 @@ def test_copy_move_and_remove(found: GCS, files: GCSFileSystem):
     assert not files.exists("testing/z")
 
 
-def test_of_twelve_creators_one_wins(found: GCS, files: GCSFileSystem):
+def test_of_twelve_creators_one_wins(gcs: GCS, files: GCSFileSystem):
     line, outcomes = threading.Barrier(12), []
 
     def create(own: int) -> None:
@@ -94,36 +94,36 @@ def test_of_twelve_creators_one_wins(found: GCS, files: GCSFileSystem):
     assert [winner for winner in outcomes if winner] == [files.cat_file("testing/x")]
 
 
-def test_refused_request_is_repeated(found: GCS, files: GCSFileSystem):
-    found.fail(Rule(action="answer", verb="upload", status=503))
+def test_refused_request_is_repeated(gcs: GCS, files: GCSFileSystem):
+    gcs.fail(Rule(action="answer", verb="upload", status=503))
     files.pipe_file("testing/x", b"data")
     assert files.cat_file("testing/x") == b"data"
-    counts = found.requests()["upload"]
+    counts = gcs.requests()["upload"]
     assert (counts["status_503"], counts["status_200"]) == (1, 1)
 
 
 @pytest.mark.slow
-def test_torn_chunk_is_sent_again(found: GCS, files: GCSFileSystem):
+def test_torn_chunk_is_sent_again(gcs: GCS, files: GCSFileSystem):
     data = random.Random(0).randbytes(4 << 20)
-    found.fail(Rule(action="tear", skip=1, at=1 << 19), Rule(action="short", skip=1, at=1 << 19))
+    gcs.fail(Rule(action="tear", skip=1, at=1 << 19), Rule(action="short", skip=1, at=1 << 19))
     with files.open("testing/x", "wb", block_size=1 << 20) as file:
         for begin in range(0, len(data), 1 << 20):
             file.write(data[begin : begin + (1 << 20)])
     assert files.cat_file("testing/x") == data
-    assert found.faults.fired() == [1, 1]
+    assert gcs.faults.fired() == [1, 1]
 
 
-def test_corrupt_download_is_not_noticed(found: GCS, files: GCSFileSystem):
+def test_corrupt_download_is_not_noticed(gcs: GCS, files: GCSFileSystem):
     """A limit of gcsfs: it checks the hashes of uploads only."""
     files.pipe_file("testing/x", b"data")
-    found.fail(Rule(action="corrupt"))
+    gcs.fail(Rule(action="corrupt"))
     assert files.cat_file("testing/x") != b"data"
 
 
 @pytest.mark.slow
-def test_lost_reply_to_a_creation_looks_like_a_lost_race(found: GCS, files: GCSFileSystem):
+def test_lost_reply_to_a_creation_looks_like_a_lost_race(gcs: GCS, files: GCSFileSystem):
     """A limit of gcsfs: it repeats the request, and then finds its own object there."""
-    found.fail(Rule(action="lose", verb="upload"))
+    gcs.fail(Rule(action="lose", verb="upload"))
     with pytest.raises(FileExistsError):
         files.pipe_file("testing/x", b"data", mode="create")
     assert files.cat_file("testing/x") == b"data"

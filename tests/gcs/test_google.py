@@ -18,30 +18,30 @@ MEBIBYTE = 1 << 20
 
 
 @pytest.fixture
-def bucket(found: GCS) -> storage.Bucket:
+def bucket(gcs: GCS) -> storage.Bucket:
     return storage.Client(project="test").bucket("testing")
 
 
-def test_torn_chunk_is_sent_again(found: GCS, bucket: storage.Bucket):
+def test_torn_chunk_is_sent_again(gcs: GCS, bucket: storage.Bucket):
     data = random.Random(0).randbytes(9 * MEBIBYTE)
     blob = bucket.blob("a/x", chunk_size=2 * MEBIBYTE)
-    found.fail(Rule(action="tear", skip=1, at=MEBIBYTE))
+    gcs.fail(Rule(action="tear", skip=1, at=MEBIBYTE))
     blob.upload_from_string(data, if_generation_match=0)
     assert bucket.blob("a/x").download_as_bytes() == data
     # It asks nothing, but repeats the chunk from its first byte, of which a part is held already.
-    counts = found.requests()
+    counts = gcs.requests()
     assert (counts["chunk"]["requests"], counts["chunk"]["status_reset"]) == (6, 1)
     assert "query" not in counts
     with pytest.raises(PreconditionFailed):
         bucket.blob("a/x").upload_from_string(b"", if_generation_match=0)
 
 
-def test_upload_that_asks_goes_on_where_it_broke(found: GCS):
+def test_upload_that_asks_goes_on_where_it_broke(gcs: GCS):
     data = random.Random(0).randbytes(5 * MEBIBYTE)
-    address = f"{found.url}/upload/storage/v1/b/testing/o?uploadType=resumable&ifGenerationMatch=0"
+    address = f"{gcs.url}/upload/storage/v1/b/testing/o?uploadType=resumable&ifGenerationMatch=0"
     upload = ResumableUpload(address, 2 * MEBIBYTE, checksum="crc32c")
     upload._retry_strategy = RetryStrategy(max_retries=0)
-    found.fail(Rule(action="tear", skip=1, at=MEBIBYTE))
+    gcs.fail(Rule(action="tear", skip=1, at=MEBIBYTE))
     with requests.Session() as session:
         upload.initiate(session, io.BytesIO(data), {"name": "x"}, "text/plain")
         upload.transmit_next_chunk(session)
@@ -52,8 +52,8 @@ def test_upload_that_asks_goes_on_where_it_broke(found: GCS):
         assert upload.bytes_uploaded == 3 * MEBIBYTE
         upload.transmit_next_chunk(session)
     assert upload.finished
-    assert found.store.get("testing", "x").data == data
-    assert found.requests()["query"]["status_308"] == 1
+    assert gcs.store.get("testing", "x").data == data
+    assert gcs.requests()["query"]["status_308"] == 1
 
 
 def test_small_upload_is_described(bucket: storage.Bucket):
@@ -69,29 +69,29 @@ def test_small_upload_is_described(bucket: storage.Bucket):
         bucket.blob("none").download_as_bytes()
 
 
-def test_corrupt_download_is_noticed(found: GCS, bucket: storage.Bucket):
+def test_corrupt_download_is_noticed(gcs: GCS, bucket: storage.Bucket):
     bucket.blob("x").upload_from_string(bytes(1000))
-    found.fail(Rule(action="corrupt"))
+    gcs.fail(Rule(action="corrupt"))
     with pytest.raises(DataCorruption):
         bucket.blob("x").download_as_bytes()
 
 
-def test_batch_deletes(found: GCS, bucket: storage.Bucket):
+def test_batch_deletes(gcs: GCS, bucket: storage.Bucket):
     for index in range(5):
         bucket.blob(f"x/{index}").upload_from_string(b"")
     with bucket.client.batch():
         for index in range(4):
             bucket.blob(f"x/{index}").delete()
     assert [blob.name for blob in bucket.list_blobs(prefix="x/")] == ["x/4"]
-    counts = found.requests()
+    counts = gcs.requests()
     assert (counts["batch"]["requests"], counts["delete"]["requests"]) == (1, 4)
     with pytest.raises(NotFound), bucket.client.batch():
         bucket.blob("none").delete()
 
 
-def test_rewrite_goes_on_until_done(found: GCS, bucket: storage.Bucket):
+def test_rewrite_goes_on_until_done(gcs: GCS, bucket: storage.Bucket):
     data = random.Random(0).randbytes(3 * MEBIBYTE)
-    found.api.rewrite_bytes = MEBIBYTE
+    gcs.api.rewrite_bytes = MEBIBYTE
     source, copy = bucket.blob("x"), bucket.blob("y")
     source.upload_from_string(data)
     token, done, size = copy.rewrite(source, if_source_generation_match=source.generation)
@@ -122,7 +122,7 @@ def test_compose_and_listing(bucket: storage.Bucket):
     ]
 
 
-def test_bucket_and_its_place(found: GCS, bucket: storage.Bucket):
+def test_bucket_and_its_place(gcs: GCS, bucket: storage.Bucket):
     made = bucket.client.create_bucket("another", location="eu")
     assert (made.location, made.location_type) == ("EU", "multi-region")
     assert bucket.client.get_bucket("testing").location == "US-CENTRAL1"
@@ -132,8 +132,8 @@ def test_bucket_and_its_place(found: GCS, bucket: storage.Bucket):
     assert not made.exists()
 
 
-def test_a_resumable_creation_that_is_late_loses(found: GCS, bucket: storage.Bucket):
-    address = f"{found.url}/upload/storage/v1/b/testing/o?uploadType=resumable&ifGenerationMatch=0"
+def test_a_resumable_creation_that_is_late_loses(gcs: GCS, bucket: storage.Bucket):
+    address = f"{gcs.url}/upload/storage/v1/b/testing/o?uploadType=resumable&ifGenerationMatch=0"
     upload = ResumableUpload(address, MEBIBYTE)
     with requests.Session() as session:
         upload.initiate(session, io.BytesIO(b"late"), {"name": "x"}, "text/plain")

@@ -151,7 +151,7 @@ def test_shorter_file_than_what_is_kept(tmp_path, get, origin):
 
 
 def test_wrong_digest_is_not_kept(tmp_path, get):
-    with pytest.raises(DownloadError, match=rf"has sha256 {SHA256}, expected 00.* It is not kept"):
+    with pytest.raises(DownloadError, match=rf"sha256 {SHA256}, expected 00"):
         get(digest="sha256:00")
     assert left(tmp_path) == []
 
@@ -181,7 +181,7 @@ def test_git_knows_a_file_by_its_size_and_bytes(get, origin):
 @pytest.mark.parametrize("states_length", [True, False])
 def test_a_file_larger_than_it_may_be_is_not_kept(tmp_path, get, origin, states_length):
     origin[0].states_length = states_length
-    with pytest.raises(DownloadError, match=r"is larger than the 1000 bytes that it should have"):
+    with pytest.raises(DownloadError, match=r"larger than the 1000 bytes"):
         get(max_size=1000)
     assert left(tmp_path) == []
 
@@ -192,7 +192,7 @@ def test_a_busy_server_says_when_to_come_again(get, origin):
     assert get() == SHA256
     assert time.monotonic() - begin >= 1
     origin[0].busy = ["601"]
-    with pytest.raises(DownloadError, match=r"429 .*; the same command in 601 s goes on"):
+    with pytest.raises(DownloadError, match=r"429 .* 601 s"):
         get()
 
 

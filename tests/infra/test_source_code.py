@@ -176,7 +176,7 @@ def test_imports_are_followed_wherever_they_stand():
 )
 def test_imports_by_a_computed_name_are_refused(line: str):
     made = tree(model__a="import model.b\n", model__b=f"def f(name, text, x):\n    {line}\n")
-    with pytest.raises(DynamicImportError, match=r"model\.b line 2: .* import the module by its"):
+    with pytest.raises(DynamicImportError, match=r"model\.b line 2: "):
         made.reach(["model.a"])
     made.reach(["model.a"], stop=["model.b"])
 

@@ -74,7 +74,7 @@ def test_a_line_is_named_by_its_number(tmp_path):
     path.write_text('{"shards": []}\n{"shards": [], "size": "7"}\n')
     lines = read_typed_lines(Part, path)
     assert next(lines) == Part(shards=())
-    with pytest.raises(ValueError, match=r"x\.jsonl line 2: size must be a whole number, got '7'"):
+    with pytest.raises(ValueError, match=r"x\.jsonl line 2: size .*got '7'"):
         next(lines)
 
 

@@ -80,7 +80,7 @@ def test_a_zip_that_lies_about_sizes_or_names_is_refused(tmp_path: Path):
     data[directory + 24 : directory + 28] = (2**32 - 2).to_bytes(4, "little")
     (tmp_path / "y.npz").write_bytes(data)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ValueError, match="cannot have the 4294967294 bytes it states"):
+    with pytest.raises(ValueError, match="4294967294 bytes"):
         read_members(tmp_path / "y.npz")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 

@@ -44,7 +44,7 @@ def test_on_one_device_nothing_is_split():
 
 
 def test_copies_must_divide_the_devices():
-    with pytest.raises(ValueError, match=r"num_replicas must divide the 1 devices, got 2"):
+    with pytest.raises(ValueError, match=r"num_replicas .*\b1 devices, got 2"):
         make_mesh(jax.devices()[:1], num_replicas=2)
 
 

@@ -56,7 +56,7 @@ def test_a_study_is_loaded_as_the_commands_load_it(tmp_path: Path):
 
 
 def test_a_study_that_ran_is_loaded_by_its_name(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"study must be demo, .* got 'gone'"):
+    with pytest.raises(ConfigError, match=r"study .*demo, .*got 'gone'"):
         notebook.load("gone", store=str(tmp_path / "store"))
 
 
@@ -68,7 +68,7 @@ def test_results_are_the_commands_table(toy: Store):
         == table._repr_markdown_()
         == show_results(toy, "toy", "md", None)
     )
-    with pytest.raises(ConfigError, match=r"^RUN must name a finished run, got 'gone'"):
+    with pytest.raises(ConfigError, match=r"^RUN .*got 'gone'"):
         notebook.results("gone", store=toy.uri)
 
 
@@ -95,7 +95,7 @@ def test_curves_have_every_value_that_the_trainings_logged(toy: Store):
     lines = repr(curves).splitlines()
     assert "transfer mqt colors seed=23: loss 5 at step 1, 0.417 at step 12" in lines
     assert len(lines) == len(trainings)
-    with pytest.raises(ConfigError, match=r"^RUN must name a finished run, got 'gone'"):
+    with pytest.raises(ConfigError, match=r"^RUN .*got 'gone'"):
         notebook.curves("gone", store=toy.uri)
 
 
@@ -149,11 +149,11 @@ def test_a_notebook_shows_items_with_pictures_and_escaped_answers(toy: Store):
 
 
 def test_wrong_cells_are_refused_in_one_line(toy: Store):
-    with pytest.raises(ConfigError, match=r"^a cell must be .* got 'colors/parcel/17'"):
+    with pytest.raises(ConfigError, match=r"^a cell .* got 'colors/parcel/17'"):
         notebook.items("toy/colors/parcel/17", store=toy.uri)
     with pytest.raises(ConfigError, match=r"^a cell must be RUN/.*/BUDGET\[/SEED\], got 'toy'\.$"):
         notebook.items("toy", store=toy.uri)
-    with pytest.raises(ConfigError, match=r"^show must be one of all, right, wrong, got 'changed'"):
+    with pytest.raises(ConfigError, match=r"^show .*all, right, wrong, got 'changed'"):
         notebook.items("toy/colors/parcel/16", show="changed", store=toy.uri)  # pyright: ignore[reportArgumentType]
 
 
@@ -172,7 +172,7 @@ def test_the_page_shows_what_there_is():
 
 def test_wrong_requests_start_nothing(tmp_path: Path):
     store = tmp_path / "store"
-    with pytest.raises(ConfigError, match=r"^num_seeds must be given to parcel\.load"):
+    with pytest.raises(ConfigError, match=r"^num_seeds .*parcel\.load"):
         notebook.run(load(), num_seeds=2, store=str(store))
     with pytest.raises(ConfigError, match=r"^sweep: seed: no such key"):
         notebook.sweep("demo", seed=2, store=str(store))

@@ -19,7 +19,7 @@ def test_programs_take_turns_in_alternating_order():
     timings = take_turns({name: lambda name=name: ran.append(name) for name in "ab"}, 2)
     assert "".join(ran) == "abbaab"
     assert timings["a"].wall >= 0
-    with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"rounds .*at least 1, got 0"):
         take_turns({}, 0)
 
 

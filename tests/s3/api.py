@@ -74,8 +74,6 @@ class Api:
         bucket, _, key = unquote(request.path).removeprefix("/").partition("/")
         method, query, has = request.method, request.query, request.headers
         if not key:
-            if method == "POST" and "delete" in query:
-                return "delete", self._delete_many, bucket, ""
             listing = method == "GET" and query.get("list-type") == "2"
             return (
                 ("list", self._list, bucket, "")
@@ -187,20 +185,9 @@ class Api:
         return _xml("CopyObjectResult", f"<ETag>{escape(self._etag(made))}</ETag>")
 
     def _delete(self, request: Request, bucket: str, key: str) -> Response:
-        self._delete_object(bucket, key)
-        return Response(204)
-
-    def _delete_many(self, request: Request, bucket: str, _: str) -> Response:
-        document = ElementTree.fromstring(bytes(request.body))
-        keys = [node.text or "" for node in document.iter() if node.tag.endswith("Key")]
-        for key in keys:
-            self._delete_object(bucket, key)
-        deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
-        return _xml("DeleteResult", deleted)
-
-    def _delete_object(self, bucket: str, key: str) -> None:
         with contextlib.suppress(Refused):  # Deleting what is not there succeeds.
             self._store.delete(bucket, key)
+        return Response(204)
 
     def _head_bucket(self, request: Request, bucket: str, _: str) -> Response:
         return Response(200, {"x-amz-bucket-region": REGION})

@@ -74,7 +74,7 @@ def test_a_decoder_without_soft_caps_has_none_and_the_others_theirs():
     )
     assert (gemma3.attn_softcap, gemma3.final_softcap) == (0, 0)
     assert (gemma2.attn_softcap, gemma2.final_softcap) == (50, 30)
-    with pytest.raises(ConfigError, match=r"attn_softcap must be 0 .off. with text.family 'llama'"):
+    with pytest.raises(ConfigError, match=r"attn_softcap must be 0 .*text\.family 'llama'"):
         model_of({"text": "llama", "attn_softcap": 50}, **TRAINED_ELSEWHERE)
 
 
@@ -138,7 +138,7 @@ def test_nested_values_are_read_back_from_json():
     text = canonical_json(model)
     read = parse_typed(TextConfig, json.dumps(json.loads(text)["text"]), "it")
     assert read == GEMMA3_4B
-    with pytest.raises(ValueError, match=r"rope_scaling\.kind must be one of 'linear', 'llama3'"):
+    with pytest.raises(ValueError, match=r"rope_scaling\.kind .*'linear', 'llama3'"):
         parse_typed(TextConfig, '{"rope_scaling": {"kind": "yarn", "factor": 2}}', "it")
     # A manifest that is older than a field has the value that the field was born with.
     old = json.loads(text)

@@ -78,7 +78,7 @@ def test_what_reads_one_again_has_it_made_again(store: Store):
     made = {name: why for name, (state, why) in found.items() if state == "new"}
     parcel = {name for name in made if name.startswith("transfer parcel")}
     assert {name for name in made if not name.startswith("results")} == parcel
-    assert all("its files were not kept, and evaluate parcel" in made[name] for name in parcel)
+    assert all(re.search("not kept.* evaluate parcel", made[name]) for name in parcel)
 
 
 def test_the_next_run_finds_everything_that_was_let_go_for_a_cast(cast: Store):
@@ -128,7 +128,7 @@ def test_a_damaged_cast_is_no_cast(cast: Store):
     made = {name: why for name, (state, why) in found.items() if state == "new"}
     parcel = [why for name, why in made.items() if name.startswith("transfer parcel")]
     assert parcel
-    assert all("its files were not kept, and evaluate parcel" in why for why in parcel)
+    assert all(re.search("not kept.* evaluate parcel", why) for why in parcel)
 
 
 def test_no_training_is_repeated_for_the_sake_of_a_cast(store: Store):
@@ -181,7 +181,7 @@ def test_explain_tells_what_will_be_left(store: Store):
     *_, everything, _ = Explanation(store, study()).lines(KeepConfig())
     *_, scores, _ = Explanation(store, study()).lines(PREDICTIONS)
     assert "keep.transfers=all: " in everything
-    assert "not counted, because their size is not known yet: " in everything
+    assert "not counted, " in everything
 
     def size(line: str) -> float:
         return float(line.partition("checkpoint ")[2].partition(" MB")[0])

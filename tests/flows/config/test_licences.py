@@ -69,7 +69,7 @@ def test_what_fetched_data_have_beside_them_holds_unless_the_config_says_otherwi
 def test_a_near_miss_names_the_licence_and_its_source():
     words = ["sources=[{reader: web, licence: CC-BY-4.0}]", STUDY[1]]
     words.append("licences={allow: ['CC BY 4.0', GPL-3.0]}")
-    with pytest.raises(ConfigError, match=r"'CC BY 4.0'.*nearest is 'CC-BY-4.0', of mixture/web"):
+    with pytest.raises(ConfigError, match=r"'CC BY 4\.0'.*'CC-BY-4\.0', of mixture/web"):
         checked_graph(load(overrides=words))
     check_allowed(LicencesConfig(allow=("MIT",)), [("a", Licence(licence="CC-BY-4.0"))])
     with pytest.raises(ConfigError, match=r"nearest is 'Apache-2\.0'"):
@@ -77,7 +77,7 @@ def test_a_near_miss_names_the_licence_and_its_source():
 
 
 def test_an_empty_list_and_a_wrong_key_are_refused():
-    with pytest.raises(ConfigError, match="allow must name at least one licence"):
+    with pytest.raises(ConfigError, match="allow must name"):
         load(overrides=["licences={allow: []}"])
     with pytest.raises(ConfigError, match="owner"):
         load(overrides=["sources=[{reader: web, licence: {owner: x}}]"])

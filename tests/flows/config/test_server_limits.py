@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_another_store_is_refused_unless_any_is_allowed(tmp_path: Path):
     os.environ |= limit_variables(str(tmp_path / "here"), any_store=False, any_runner=False)
     check_served(config, str(tmp_path / "here"))
     check_served(config, str(tmp_path / "there" / ".." / "here"))
-    with pytest.raises(ConfigError, match=r"store must be the one served, .*--any-store"):
+    with pytest.raises(ConfigError, match=r"store .*--any-store"):
         check_served(config, str(tmp_path / "there"))
     os.environ |= limit_variables(str(tmp_path / "here"), any_store=True, any_runner=False)
     check_served(config, str(tmp_path / "there"))
@@ -84,7 +85,7 @@ def test_a_launchers_command_is_refused_but_for_ray(tmp_path: Path):
     )
     os.environ |= limit_variables(str(tmp_path), any_store=False, any_runner=False)
     check_served(rays, str(tmp_path))
-    with pytest.raises(ConfigError, match=r"compute.launcher must be ray .*bash.*--any-runner"):
+    with pytest.raises(ConfigError, match=r"compute\.launcher .*ray .*bash.*--any-runner"):
         check_served(config, str(tmp_path))
     os.environ |= limit_variables(str(tmp_path), any_store=False, any_runner=True)
     check_served(config, str(tmp_path))
@@ -173,7 +174,7 @@ def test_what_a_study_states_itself_may_lie_anywhere(form: dict[str, Any], tmp_p
     changed = {**form, "study": str(study), "overrides": ["start=/etc/group"]}
     assert str(form_problem(changed)).startswith("start must lie below")
     changed["overrides"] = ["compute.ray_address=10.9.8.8:6379"]
-    assert str(form_problem(changed)).startswith("compute.ray_address must be 10.9.8.7:6379, as")
+    assert re.match(r"compute\.ray_address .*10\.9\.8\.7:6379", str(form_problem(changed)))
 
 
 def test_a_study_that_only_the_form_makes_whole_is_checked_in_full(

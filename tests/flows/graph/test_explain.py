@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,7 @@ def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
     assert "\n" not in str(refused.value)
     explanation.check(24.0, ())
     explanation.check(1.0, ("prepare refcoco/*",))
-    with pytest.raises(ConfigError, match="--rebuild must name a step of the study, got 'nothing'"):
+    with pytest.raises(ConfigError, match=r"--rebuild .*'nothing'"):
         explanation.check(1.0, ("nothing",))
 
 
@@ -243,7 +244,7 @@ def test_a_stage_of_many_chips_is_dear_whatever_its_job_asked_for(store: Store, 
     )
     edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
     explanation = Explanation(store, graph)
-    with pytest.raises(ConfigError, match=r"takes about 3\.\d device-hours, above .*limit=1"):
+    with pytest.raises(ConfigError, match=r" 3\.\d device-hours, .*limit=1"):
         explanation.check(1.0, ())
     explanation.check(1.0, ("stage1 *",))
 
@@ -262,7 +263,7 @@ def test_manifests_without_a_counted_cost_have_the_devices_that_were_asked_for(s
 def test_what_would_be_made_is_estimated_from_the_like(store: Store):
     empty = list(Explanation(store, study()).lines(KeepConfig()))[-1]
     assert empty.startswith("making ")
-    assert empty.endswith("there is nothing like them in the store to estimate the time from")
+    assert "nothing like them" in empty
     # Every step took 100 s, a transfer on 8 devices; one more seed is four transfers more.
     fill(
         store,
@@ -274,9 +275,7 @@ def test_what_would_be_made_is_estimated_from_the_like(store: Store):
     line = list(Explanation(store, study("num_seeds=4")).lines(KeepConfig()))[-1]
     # 4 x (800 + 100 + 100) device-seconds, and the table, of whose kind there is none; 20 and 5
     # minutes are the four transfers with their predictions and scores one by one, and one of them.
-    assert line.startswith("making 5 steps takes about 1.1 device-hours, in 5 min 0"), line
-    assert "if all that can runs at once, 20 min" in line
-    assert line.endswith("as the like took; for 1 of them there is nothing to go by")
+    assert re.match(r"making 5 steps .* 1\.1 device-hours, in 5 min 0.*, 20 min.* 1 of them ", line)
     fill(store, study())
     done = list(Explanation(store, study()).lines(KeepConfig()))
     assert not any(line.startswith("making ") for line in done)
@@ -305,7 +304,7 @@ def test_an_accepted_artifact_is_kept_and_its_cells_say_so(store: Store, edit: A
     assert states["results demo"][0] == "new"
     with pytest.raises(ConfigError, match="is not stale"):
         keep("stage1 *")
-    with pytest.raises(ConfigError, match="STEP must be the name of a step of the study"):
+    with pytest.raises(ConfigError, match="STEP must be the name"):
         keep("stage9")
 
 

@@ -104,12 +104,12 @@ def test_zero_shot_rows_are_scored_by_the_last_stage_of_each_pretraining():
 
 
 def test_a_zero_shot_study_is_refused_transfer_seeds_and_untrained_connectors():
-    with pytest.raises(ConfigError, match=r"num_seeds must be 1 where transfers\.gqa is zero_shot"):
+    with pytest.raises(ConfigError, match=r"num_seeds must be 1 .*transfers\.gqa .*zero_shot"):
         zero_shot("num_seeds=2")
     begun = "stage1=null", "intermediary=null", "num_pretrain_seeds=1", "start=weights.npz"
-    with pytest.raises(ConfigError, match=r"zero_shot must come with a stage that trains m3"):
+    with pytest.raises(ConfigError, match=r"zero_shot .* m3"):
         zero_shot(*begun)
-    with pytest.raises(ConfigError, match=r"zero_shot must come with a stage that trains mqt"):
+    with pytest.raises(ConfigError, match=r"zero_shot .* mqt"):
         zero_shot(*begun, "stages=[{name: instruct, after: start, methods: [m3, parcel]}]")
 
 
@@ -214,7 +214,7 @@ def test_pictures_of_training_splits_count_where_all_splits_do():
     assert trained == {"chartqa/train", "refcoco/train"}
     assert "msvd_qa/eval" in step.inputs
     shared = [*words, "sources=[{reader: chartqa, split: train}]", "transfers.chartqa={}"]
-    with pytest.raises(ConfigError, match=r"sources\.0 has records of chartqa's train\+val, which"):
+    with pytest.raises(ConfigError, match=r"sources\.0 .*chartqa's train\+val\b"):
         load(overrides=shared)
     assert load(overrides=[*shared, "hygiene.contamination=report"])
 
@@ -331,7 +331,7 @@ def test_a_launcher_gives_each_process_a_host_of_its_own():
 def test_on_ray_each_process_asks_for_its_own_and_the_step_for_a_core():
     words = ["processes_per_stage=3", "cpus_per_stage=8", "gpus_per_stage=4", "device=gpu"]
     launcher = "launcher=ray --chips 8"
-    with pytest.raises(ValueError, match="launcher ray needs ray_address, the cluster whose nodes"):
+    with pytest.raises(ValueError, match="launcher ray needs ray_address"):
         load(overrides=[f"compute.{launcher}"])
     asked = [f"compute.{word}" for word in (*words, launcher, "ray_address=auto")]
     graph = graph_of(load(overrides=["stage1.batch_size=6", *asked]))
@@ -346,7 +346,7 @@ def test_on_ray_each_process_asks_for_its_own_and_the_step_for_a_core():
 def test_hosts_of_a_tpu_vm_have_their_own_and_the_step_a_core():
     words = ["processes_per_stage=3", "cpus_per_stage=200", "gpus_per_stage=4", "device=tpu"]
     named = "launcher=tpu-vm --name pod"
-    with pytest.raises(ValueError, match=r"launcher tpu-vm: .* required: --zone; its options are"):
+    with pytest.raises(ValueError, match=r"launcher tpu-vm: .* --zone;"):
         load(overrides=[f"compute.{named}"])
     asked = [f"compute.{word}" for word in (*words, f"{named} --zone z")]
     graph = graph_of(load(overrides=["stage1.batch_size=6", *asked]))
@@ -391,5 +391,5 @@ def test_processes_that_cannot_share_a_training_are_refused(words: list[str], to
 def test_a_study_that_scores_nothing_is_refused_where_it_would_score():
     config = load(overrides=["transfers={}"])
     assert [step.kind for step in graph_of(config, "prepare").steps]
-    with pytest.raises(ConfigError, match="transfers must have a benchmark, got none"):
+    with pytest.raises(ConfigError, match=r"transfers .*got none"):
         graph_of(config)

@@ -83,7 +83,7 @@ def test_what_is_missing_is_told_by_the_check_and_not_by_the_graph(folder: Path)
     (folder / "pieces.model").unlink()
     graph_of(study, inputs=inputs)
     for look in (check_study, read_inputs):
-        with pytest.raises(ConfigError, match=r"tokenizer\.path must be an existing file, got "):
+        with pytest.raises(ConfigError, match=r"tokenizer\.path .*got "):
             look(study)
 
 

@@ -79,11 +79,10 @@ def test_it_counts_against_the_limit_with_all_that_follows(store: Store):
     hours = sum(explanation.steps[step].seconds for step in new) / 3600
     with pytest.raises(ConfigError) as refused:
         explanation.check(1.0, ())
-    assert str(refused.value) == (
-        f"values that the code owns make 1 step new, and making them and what follows again takes "
-        f"about {hours:.2g} device-hours, above compute.rebuild_limit=1: stage1.dropout 0.1 → 0.0 "
-        f"by the code and not the config, which concerns stage1 vanilla. Make them again with "
-        f"--rebuild STEP (or '*'), or state the old values in the config."
+    assert re.search(
+        rf" 1 step new.* {hours:.2g} device-hours, .*compute\.rebuild_limit=1: "
+        r"stage1\.dropout 0\.1 → 0\.0 .*stage1 vanilla\..*--rebuild STEP",
+        str(refused.value),
     )
     explanation.check(hours + 0.1, ())
     explanation.check(1.0, ("stage1 *",))
@@ -106,7 +105,7 @@ def test_a_run_pays_for_them_as_it_makes_them(store: Store):
     other = dataclasses.replace(lookup, recipe=dataclasses.replace(lookup.recipe, seed=8))
     session.allow(node, follows, other)
     third = dataclasses.replace(lookup, recipe=dataclasses.replace(lookup.recipe, seed=9))
-    with pytest.raises(StepFailedError, match=r"stage1 vanilla is new because of changed code, .*"):
+    with pytest.raises(StepFailedError, match=r"stage1 vanilla is new because of changed code"):
         session.allow(node, step, third)
     session.rebuild = ("stage1 *",)
     session.allow(node, step, third)
@@ -182,10 +181,8 @@ def test_a_recipe_of_the_registry_is_a_value_of_the_code(
     changed = dataclasses.replace(BENCHMARKS["chartqa"], **changes)
     monkeypatch.setitem(BENCHMARKS, "chartqa", changed)  # type: ignore[arg-type]
     states = told(store, graph())
-    assert states["transfer parcel chartqa seed=56703"] == (
-        "new",
-        f"{value}: the code's value, not the config's",
-    )
+    state, why = states["transfer parcel chartqa seed=56703"]
+    assert (state, why.partition(": ")[0]) == ("new", value)
     assert states["transfer parcel refcoco seed=56703"][0] == "reused"
     with pytest.raises(ConfigError, match=f"{re.escape(value)} by the code .* concerns transfer"):
         Explanation(store, graph()).check(1.0, ())
@@ -240,7 +237,7 @@ def test_a_library_that_remakes_steps_is_named_with_their_number(
     other = Explanation(store, graph_of(study("name=other", "stage1.peak_lr=0.5")))
     new = [n for n in explanation.graph.nodes if explanation.of_node(n).state == "new"]
     total = len(explanation.graph.nodes)
-    assert line.startswith(f"pillow 12.3.0 → 13.0.0: {len(new)} of {total} steps are made again, ")
+    assert line.startswith(f"pillow 12.3.0 → 13.0.0: {len(new)} of {total} steps ")
     assert len(new) > total / 2
     assert line in explanation.lines(KeepConfig())
     assert other.describe_remakes() == ""
@@ -249,7 +246,8 @@ def test_a_library_that_remakes_steps_is_named_with_their_number(
 def test_a_step_is_not_compared_with_those_of_other_studies(store: Store):
     ran(store, study())
     states = told(store, graph_of(study("name=mine", "stage1.peak_lr=0.5")))
-    assert states["stage1 vanilla"] == ("new", "the first of its name in this study")
+    state, why = states["stage1 vanilla"]
+    assert (state, "first of its name" in why) == ("new", True)
 
 
 def test_what_follows_and_what_a_bucket_does_are_said_where_they_are_so(store: Store, edit: Any):

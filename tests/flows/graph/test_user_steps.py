@@ -316,7 +316,7 @@ def test_it_is_accepted_after_a_replay_only_if_both_codes_agree(
         (line,) = accept_stale(store, explanation, "mine", units=1)
         assert "both codes give contents " in line
     else:
-        with pytest.raises(ConfigError, match="mine is not kept: the old code gives contents "):
+        with pytest.raises(ConfigError, match="mine is not kept"):
             list(accept_stale(store, explanation, "mine", units=1))
 
 
@@ -387,7 +387,7 @@ def test_a_run_from_the_form_and_a_deployment_bring_no_code(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     study, target = config(folder, DEDUP), DeploymentTarget(store="gs://lab/studies", pool="gpus")
-    with pytest.raises(ConfigError, match=r"--any-runner must be given for steps\.0\.step"):
+    with pytest.raises(ConfigError, match=r"--any-runner .*steps\.0\.step"):
         check_code("process", study, target)
     limits = limit_variables(str(folder / "store"), any_store=False, any_runner=False)
     for name, value in limits.items():

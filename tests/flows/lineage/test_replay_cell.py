@@ -169,11 +169,11 @@ def test_a_step_that_fails_or_has_no_sources_says_so(store: Store, fresh: Store)
     broken = made(
         store, "", "    lines = [", "    raise ValueError('no such thing')\n    lines = ["
     )
-    with pytest.raises(ReplayError, match="files x cannot be made again: no such thing"):
+    with pytest.raises(ReplayError, match=r"files x .*no such thing"):
         list(replay_artifacts(store, find_lineage_target(store, broken.key), fresh, from_raw=False))
     attempt = Attempt(store, Recipe(kind="files", name="files y", config=SPEC))
     (attempt.path / "files.txt").write_text("")
-    with pytest.raises(ConfigError, match="files y cannot be made again: its sources"):
+    with pytest.raises(ConfigError, match=r"files y .*its sources"):
         list(
             replay_artifacts(
                 store, find_lineage_target(store, attempt.commit({}).key), fresh, from_raw=False
@@ -190,5 +190,5 @@ def test_every_config_of_a_study_is_read_back_from_its_manifest(tmp_path: Path):
     for step in steps:
         plain = json.loads(canonical_json(step.config))
         assert value_sha256(typed_config(step.kind, plain)) == value_sha256(step.config), step.name
-    with pytest.raises(ConfigError, match="this version cannot read the config of a checkpoint"):
+    with pytest.raises(ConfigError, match="config of a checkpoint"):
         typed_config("checkpoint", {"model": 3})

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +209,9 @@ def test_a_summary_is_printed_and_is_json(study: Study):
 
 def test_what_rests_on_no_training_is_refused(study: Study):
     data = study.datasets["charts"]
-    with pytest.raises(ConfigError, match=r"must rest on a training, got .*: dataset"):
+    with pytest.raises(ConfigError, match=r"training, got .*: dataset"):
         summarise_data(study.store, find_training_target(study.store, data.key))
-    with pytest.raises(ConfigError, match="No training step has that name, either"):
+    with pytest.raises(ConfigError, match="No training step has that name"):
         find_training_target(study.store, "stage9")
 
 
@@ -226,7 +227,7 @@ def test_a_card_has_what_was_seen_by_licence(study: Study):
         assert f"| {' | '.join(map(plain, row.cells()))} |" in section
     assert "| charts | GPL-3.0 |" in section
     unstated = sum(row.records for row in seen if not row.licence)
-    assert f"Of {unstated} records no licence is stated" in section
+    assert re.search(rf"\b{unstated} records .*licence", section)
 
 
 def test_a_description_and_a_page_state_licences(study: Study):

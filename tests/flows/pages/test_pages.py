@@ -137,7 +137,7 @@ def test_lists_are_right_wrong_or_changed_between_two(client: TestClient, toy: S
     text = get(client, f"{PAGES}/items/toy/colors?a=parcel@16&b=mqt@16&show=changed")
     shown = re.findall(r"id=(colors%2F\d+)", text)
     assert len(set(shown)) == len(changed)
-    assert f"{len(changed)} items, right with one of parcel@16 and mqt@16" in told(text)
+    assert re.search(rf"\b{len(changed)} items, .*parcel@16 and mqt@16", told(text))
     found = get(client, f"{PAGES}/items/toy/colors?find=/01")
     assert set(re.findall(r"id=colors%2F(\d\d)", found)) == {"01"}
 
@@ -240,7 +240,7 @@ def test_what_differs_between_two_cells_is_a_page(client: TestClient):
     assert "Their contents differ." in text
     assert "config name transfer parcel colors seed=11 transfer mqt colors seed=11" in text
     same = told(get(client, f"{PAGES}/diff?a=toy/colors/parcel/16&b=toy/colors/parcel/16"))
-    assert "Their contents are the same. Nothing differs in how they were made." in same
+    assert re.search(r"contents are the same\. Nothing differs", same)
 
 
 def test_an_item_leads_up_to_the_cells_that_rest_on_it(client: TestClient):

@@ -3,6 +3,7 @@
 import datetime
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
     monkeypatch.setattr(planning, "compile_program", refuses)
     plan = plan_of(study, tmp_path, NOTHING, day=DAY)
     lines = "\n".join(plan_text(plan))
-    assert "stage1 vanilla does not fit: it asks for 42.0 GiB a chip" in lines
+    assert re.search(r"stage1 vanilla .* 42\.0 GiB a chip", lines)
     assert "42.0!" in lines
     assert plan.chip_hours == (0, 0)
 
@@ -153,7 +154,7 @@ def test_a_pretraining_in_epochs_is_counted_once_its_data_are_prepared(monkeypat
     words = ["stage1.batch_size=8", "stage1.epochs=3", "intermediary.batch_size=8"]
     _, plan = made(monkeypatch, tmp_path, *words)
     assert (plan.trainings[0].steps, plan.trainings[0].chip_hours) == (None, None)
-    assert "its steps are known once its data are prepared" in plan.trainings[0].unknown
+    assert "once its data are prepared" in plan.trainings[0].unknown
     _, plan = made(monkeypatch, tmp_path, *words, records={"mixture/web": 80})
     assert (plan.trainings[0].steps, plan.trainings[0].unknown) == (30, "")
 
@@ -191,7 +192,7 @@ def test_part_of_a_split_has_no_published_size(monkeypatch, tmp_path: Path):
     _, plan = made(monkeypatch, tmp_path, *SHORT, part)
     rows = rows_named(plan, "transfers")
     assert all(row.steps is None and row.chip_hours is None for row in rows)
-    assert "\n".join(plan_text(plan)).count("1 that count epochs of data not prepared yet") == 1
+    assert "\n".join(plan_text(plan)).count("1 that count epochs") == 1
     limited = "transfers={chartqa: {prepare: {limit: 80}, train: {batch_size: 4, epochs: 3}}}"
     _, plan = made(monkeypatch, tmp_path, *SHORT, limited)
     assert {row.steps for row in rows_named(plan, "transfers")} == {2 * 60}
@@ -271,7 +272,7 @@ def test_a_video_transfer_that_its_one_gpu_has_no_memory_for_is_named(tmp_path: 
     )
     assert needed > 0.9 * 79.2 * GIB
     (note,) = notes()
-    assert f"a batch of 512 on 1 chip asks for up to {needed / GIB:.1f} GiB a chip" in note
+    assert re.search(rf"512 on 1 chip .* {needed / GIB:.1f} GiB a chip", note)
     # Eight GPUs for each transfer take the same batch in larger parts.
     one = int(note.partition("microbatch: ")[2].partition(" ")[0])
     words += ["compute.gpus_per_cell=8", "compute.microbatch=auto"]
@@ -324,10 +325,8 @@ def test_a_transfer_whose_batch_its_chips_do_not_divide_is_named_with_the_cure(
     plan, rows = planned_rows(tmp_path, *words)
     assert rows["transfers"].chips == 8
     (note,) = (note for note in plan.notes if "is refused" in note)
-    assert note == (
-        "transfer vanilla chartqa: a batch of 4 is refused when it starts: it is no multiple of "
-        "its 8 chips; a batch_size of 8, or leave out compute.processes_per_cell, for one host"
-    )
+    assert re.match(r"transfer vanilla chartqa: .* 4 .* 8 chips; .*batch_size of 8\b", note)
+    assert "compute.processes_per_cell" in note
     assert not rows["transfers"].shapes
     plan, _ = planned_rows(tmp_path, *words, "transfers.chartqa.train.batch_size=16")
     assert not [note for note in plan.notes if "is refused" in note]
@@ -382,7 +381,7 @@ def test_json_is_the_whole_plan(monkeypatch, tmp_path: Path):
 
 
 def test_a_batch_that_the_chips_do_not_divide_is_one_line(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"stage1.batch_size must be a multiple of the 4 chips"):
+    with pytest.raises(ConfigError, match=r"stage1\.batch_size .* 4 chips"):
         plan_of(load(overrides=[ON, "stage1.batch_size=6"]), tmp_path, NOTHING, day=DAY)
 
 
@@ -406,7 +405,7 @@ def test_tpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monk
     )
     assert not [row.name for row in plan.trainings if row.chip_hours is None]
     (line,) = (line for line in plan_text(plan) if "libtpu is not installed" in line)
-    assert line.startswith("by formula, at 30% of the peak (--mfu): ")
+    assert re.match(r"by formula, .*\b30% .*\(--mfu\): ", line)
     assert "processes: 1 for stage1, intermediary, each transfer" in plan.notes
 
 
@@ -441,7 +440,7 @@ def test_gpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monk
 
     slow, fast = planned(0.2), planned(0.4)
     (note,) = (note for note in slow.notes if "by formula" in note)
-    assert note.startswith("by formula, at 20% of the peak (--mfu): xla_cuda13")
+    assert re.match(r"by formula, .*\b20% .*\(--mfu\): xla_cuda13", note)
     assert "pip install '.[compilers]'" in note
     for a, b in zip(slow.trainings, fast.trainings, strict=True):
         assert a.memory_bytes == b.memory_bytes
@@ -486,9 +485,9 @@ def test_the_stage_that_all_methods_share_has_the_studys_microbatch(tmp_path: Pa
 
 
 def test_a_study_that_names_no_chips_has_no_plan(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"compute.topology must name the chips .* h100:8, got n"):
+    with pytest.raises(ConfigError, match=r"compute\.topology .* h100:8, got n"):
         plan_of(load(), tmp_path, NOTHING, day=DAY)
-    with pytest.raises(ConfigError, match=r"topology must be one of v4, .*; got 'v9:2'"):
+    with pytest.raises(ConfigError, match=r"topology .*v4, .*'v9:2'"):
         load(overrides=["compute.topology=v9:2"])
 
 
@@ -507,10 +506,10 @@ def test_what_a_store_knows_is_in_the_plan(tmp_path: Path):
     found = plan_data(load(), Store(tmp_path))
     data, unknown, reading, storage = found.lines
     assert data == "data: 0 of 7 datasets are prepared"
-    assert unknown.startswith("what preparing 7 takes is not known (prepare mixture/web, ")
+    assert re.match(r".*preparing 7 .*\(prepare mixture/web, ", unknown)
     assert reading.startswith("reading: known once")
     assert "checkpoint" in storage
     assert found.records == {}
     nowhere = load(overrides=["data_root=/nowhere"])
     (line,) = plan_data(nowhere, Store(tmp_path)).lines
-    assert line.startswith("storage and reading are not known: ")
+    assert re.match("storage and reading .*not known: ", line)

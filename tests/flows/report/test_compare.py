@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -38,12 +39,10 @@ def test_the_comparison_over_benchmarks_is_in_words():
     assert over.benchmarks == ("chartqa", "refcoco")
     assert over.mean == pytest.approx((-3 - 3) / 2)
     text = comparison_text(over, 2)
-    assert text == (
-        f"parcel − vanilla at 256: -3.0 [{over.low:.1f}, {over.high:.1f}], 2 benchmarks, 3 seeds, "
-        f"1 pretraining; better on 0, worse on 0"
-    )
+    head = f"parcel − vanilla at 256: -3.0 [{over.low:.1f}, {over.high:.1f}], "
+    assert text == head + "2 benchmarks, 3 seeds, 1 pretraining; better on 0, worse on 0"
     assert f"- {text}\n" in render_report(REPORT, "md")
-    assert "given these checkpoints, since there is one pretraining" in render_report(REPORT, "md")
+    assert "one pretraining" in render_report(REPORT, "md")
     assert ", 2 of 3 benchmarks, 3 seeds" in comparison_text(over, 3)
 
 
@@ -86,14 +85,14 @@ def test_several_pretrainings_are_one_draw_each():
     wide, narrow = report.comparisons[0], one.comparisons[0]
     assert wide.high - wide.low > narrow.high - narrow.low
     assert "each of 2 pretrainings" in render_report(report, "md")
-    with pytest.raises(ValueError, match="pretrainings must be one per seed, 3, or none, got 1"):
+    with pytest.raises(ValueError, match=r"pretrainings .*\b3, .*got 1"):
         Plan(**{**vars(PLAN), "pretrainings": (0,)})
 
 
 def test_one_seed_says_so():
     plan = dataclasses.replace(PLAN, seeds=SEEDS[:1])
     report = build_report(plan, [s for s in scores() if s.seed == SEEDS[0]], CHANCE)
-    assert "they hold for these trainings, since there is one seed" in render_report(report, "md")
+    assert "one seed" in render_report(report, "md")
 
 
 def test_files_hold_every_comparison():
@@ -138,17 +137,13 @@ def test_scores_of_other_platforms_are_averaged_only_if_told():
     kept, notes = select_one_platform(mixed, mixed=False)
     assert len(kept) == len(mixed) - 2
     assert len(notes) == 1
-    assert notes[0].startswith(
-        f"2 of {len(mixed)} scores are left out because they were made on another platform"
-    )
+    assert re.match(f"2 of {len(mixed)} scores .*platform", notes[0])
     assert "2 with jax 2 on gpu. Left out: refcoco/m3/64/" in notes[0]
     assert "`parcel results RUN --mixed`" in notes[0]
     kept, notes = select_one_platform(mixed, mixed=True)
     assert kept == mixed
-    assert notes == [
-        f"Scores of several platforms are mixed: {len(mixed) - 2} with jax 1 on cpu; 2 with "
-        f"jax 2 on gpu."
-    ]
+    (note,) = notes
+    assert note.endswith(f": {len(mixed) - 2} with jax 1 on cpu; 2 with jax 2 on gpu.")
     report = build_report(PLAN, kept, CHANCE, notes=notes)
     assert f"{notes[0]}\n" in render_report(report, "md")
 

@@ -274,7 +274,7 @@ def test_the_hub_gets_what_it_has_a_dataset_for(sent: tuple[Store, Rows], tmp_pa
     lines = write_results(store, "sent", "hub", tmp_path / "hub", source=page)
     assert lines[0] == f"methods with results for the Hub: 2 in {tmp_path / 'hub'}"
     # Only 40 of its items were taken.
-    assert lines[1].endswith("is known to be what was scored: nocaps")
+    assert lines[1].endswith(": nocaps")
     report, _ = report_of(store, results_artifact(store, "sent"), mixed=False)
     for method in PLAN.methods:
         (file,) = (tmp_path / "hub" / method).rglob("*.yaml")

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -160,7 +161,7 @@ def test_a_cell_decoded_from_a_cast_is_marked_and_counts_by_its_training(store: 
     (row,) = (line for line in text.splitlines() if line.startswith("| parcel | 66.7"))
     assert "66.7 ± 14.4 ‡" in row
     assert text.count("‡") == 2
-    assert "‡ was decoded from parameters kept in bfloat16, after" in text
+    assert re.search("‡ .*parameters kept in bfloat16", text)
     (line,) = (
         r
         for r in csv.DictReader(io.StringIO(render_report(report, "csv")))
@@ -184,7 +185,7 @@ def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):
     assert (cell.mean, cell.unseen) == (pytest.approx(200 / 3), 100.0)
     text = render_report(report, "md")
     assert "| without 2 of 4 items | @256 |\n| :-- | --: |\n| vanilla | 83.3 |\n" in text
-    assert "whose picture hygiene found in a training corpus" in text
+    assert "hygiene found in a training corpus" in text
     line = next(csv.DictReader(io.StringIO(render_report(report, "csv"))))
     assert line["unseen"] == "83.3333"
     (value,) = json.loads(render_report(report, "json"))["benchmarks"]
@@ -208,7 +209,7 @@ def test_a_table_of_an_earlier_version_names_the_cure(store: Store):
 
 
 def test_an_artifact_without_any_score_is_no_report(store: Store):
-    with pytest.raises(ValueError, match="no cell was scored, so there is no table"):
+    with pytest.raises(ValueError, match="no cell"):
         gather_report(PLAN, (), {}, store.get_cached)
 
 
@@ -250,7 +251,6 @@ def test_methods_that_draw_other_budgets_are_a_note(store: Store):
     report = gather_report(plan, (), study(store), store.get_cached)
     assert report.sections[0].without_question == 50.0
     (note,) = report.notes
-    assert note.startswith(
-        "Methods draw other budgets in training: m3 from 16, 64; parcel from all"
-    )
+    assert "budgets" in note
+    assert "m3 from 16, 64; parcel from all" in note
     assert note in render_report(report, "md")

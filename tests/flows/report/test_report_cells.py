@@ -105,7 +105,7 @@ def test_a_benchmark_left_out_of_means_has_a_table_and_no_part_in_anything_over_
     assert report.comparisons == without.comparisons
     assert report.sections[2].cell("parcel", 256).mean == 12.0
     text = to_markdown(report)
-    assert "clips counts in no mean over benchmarks" in text
+    assert "clips counts in no mean" in text
     assert to_markdown(read_json(to_json(report))) == text
 
 
@@ -197,11 +197,11 @@ def test_scores_outside_the_plan_or_given_twice_are_refused(extra, message):
 def test_plan_and_score_check_themselves():
     with pytest.raises(ValueError, match="seeds must be distinct"):
         Plan(**{**vars(PLAN), "seeds": (1, 1)})
-    with pytest.raises(ValueError, match=r"full_budget must be one of \(256, 64\), got 16"):
+    with pytest.raises(ValueError, match=r"full_budget .*\(256, 64\), got 16"):
         Plan(**{**vars(PLAN), "full_budget": 16})
-    with pytest.raises(ValueError, match=r"groups.a must name planned benchmarks, got \['x'\]"):
+    with pytest.raises(ValueError, match=r"groups.a .*got \['x'\]"):
         Plan(**{**vars(PLAN), "groups": {"a": ("x",)}})
-    with pytest.raises(ValueError, match="score must be finite, got nan for chartqa"):
+    with pytest.raises(ValueError, match=r"score .*got nan for chartqa"):
         make("chartqa", "parcel", 64, SEEDS[0], math.nan)
 
 

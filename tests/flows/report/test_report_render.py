@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_every_form_marks_the_best_and_the_second_best_of_cells_and_of_means():
     assert "| all | 2 | m3 | *62.5* |" in table
     assert "| parcel | **43.0 ± 0.0** | – (0/3) |" in chartqa
     assert "| m3 | *40.0 ± 0.0* |" in chartqa
-    assert "the best is bold and the second best italic, vanilla apart" in chartqa
+    assert re.search(r"bold .*italic, vanilla apart", chartqa)
     means, scores = render_report(report, "latex").split(r"\end{table}")[:2]
     assert r"& parcel & $\mathbf{53.0}_{\pm 0.0}$ & -- & \textbf{66.2} & -- \\" in means
     assert r"& m3 & \underline{$50.0_{\pm 0.0}$} & -- & \underline{62.5} & -- \\" in means
@@ -219,11 +220,8 @@ def test_latex_has_its_draws_in_the_caption_and_marks_what_stands():
         for seed, more in zip(SEEDS, values, strict=True)
     ]
     text = render_report(build_report(PLAN, own, CHANCE), "latex")
-    assert r"over 3 seeds from 1 pretraining. Bold: the best at a budget, with $^{*}$ where" in text
-    assert "the number of benchmarks); underlined: the second best, vanilla apart." in text
-    assert "from 1 pretraining, each score over 4 items. Bold" in render_report(
-        rich_report(), "latex"
-    )
+    assert re.search(r"3 seeds from 1 pretraining\. Bold: .*\$\^\{\*\}\$ .*underlined: ", text)
+    assert "1 pretraining, each score over 4 items" in render_report(rich_report(), "latex")
     assert r"& parcel & $\mathbf{59.1}_{\pm 0.1}^{*}$ & $\mathbf{55.0}_{\pm 4.6}$ &" in text
     assert r"& m3 & \underline{$55.0_{\pm 0.1}$} & \underline{$54.7_{\pm 4.5}$} &" in text
 
@@ -259,9 +257,9 @@ def test_labels_rename_and_order_every_form():
     for form in FORMATS:
         assert "PARCEL (ours)" in render_report(report, form)
     assert "vanilla" not in text
-    with pytest.raises(ValueError, match=r"labels.methods must name methods .*; got parcl"):
+    with pytest.raises(ValueError, match=r"labels\.methods .* got parcl"):
         label_report(REPORT, Labels(methods={"parcl": "x"}))
-    with pytest.raises(ValueError, match=r"labels.methods must differ; got m3 twice"):
+    with pytest.raises(ValueError, match=r"labels\.methods .* got m3"):
         label_report(REPORT, Labels(methods={"parcel": "m3"}))
 
 
@@ -278,7 +276,7 @@ def test_same_scores_give_the_same_bytes(form: str):
 
 
 def test_unknown_format_names_those_there_are():
-    with pytest.raises(ValueError, match="format must be one of md, csv, json, latex, got 'xml'"):
+    with pytest.raises(ValueError, match=r"format .*md, csv, json, latex, got 'xml'"):
         render_report(REPORT, "xml")
 
 
@@ -325,7 +323,7 @@ def test_the_score_without_the_question_stands_beside_chance():
     assert rows_of(text, "chartqa")["parcel"][-2:] == ["12.5", "41.5"]
     # One without several questions on a picture has no such column.
     assert rows_of(text, "refcoco")["method"][-1] == "chance"
-    assert "No question is the score of the best one answer" in text
+    assert "No question" in text
     assert "& No question" in render_report(report, "latex")
     rows = list(csv.DictReader(io.StringIO(render_report(report, "csv"))))
     assert {row["without_question"] for row in rows} == {"41.5000", ""}

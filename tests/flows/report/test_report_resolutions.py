@@ -73,5 +73,5 @@ def test_every_form_tells_the_resolution_and_only_where_there_are_several():
 
 
 def test_a_score_of_no_resolution_is_refused():
-    with pytest.raises(ValueError, match="scores must be in the plan, got chartqa@336/parcel"):
+    with pytest.raises(ValueError, match=r"scores .*got chartqa@336/parcel"):
         build_report(PLAN, [make("chartqa@336", "parcel", 64, SEEDS[0], 1.0)], CHANCE)

@@ -88,7 +88,7 @@ def test_a_number_of_seeds_that_the_file_does_not_have_is_printed_nowhere(write)
         # Not of vanilla either, nor of pretrainings.
         assert "| vanilla | – |" in text
         assert "| m3 | – |" in text
-        assert "the number of pretrainings behind them is not known" in text
+        assert re.search("number of pretrainings .*not known", text)
         assert not re.search(r"\d seeds?\b|\d pretrainings?\b|one seed|one pretraining", text)
         latex = render_report(shown, "latex")
         assert latex.count("over an unknown number of seeds") == 3
@@ -114,7 +114,7 @@ def test_numbers_of_seeds_in_the_file_are_printed_where_they_are_and_give_interv
     assert report.sections[0].cell("m3", 64).low is None
     seeds = {(e.method, e.budget): e.seeds for e in report.aggregates}
     assert (seeds["m3", 256], seeds["m3", 64], seeds["vanilla", 256]) == (5, 0, 0)
-    assert "over 5 seeds, where their number is known" in render_report(report, "latex")
+    assert "over 5 seeds, " in render_report(report, "latex")
     assert read_json(to_json(report)).sections[0].cell("m3", 256).n == 3
 
 
@@ -163,14 +163,14 @@ def test_a_bad_line_is_named_with_its_column_and_what_is_accepted(write, line, m
 
 
 def test_bad_files_are_named(write, tmp_path: Path):
-    with pytest.raises(ScoreFileError, match=r"absent.csv: cannot be read, No such file"):
+    with pytest.raises(ScoreFileError, match=r"absent\.csv: .*No such file"):
         read_scores(tmp_path / "absent.csv")
-    with pytest.raises(ScoreFileError, match=r"scores.csv:1: header must hold the columns group"):
+    with pytest.raises(ScoreFileError, match=r"scores\.csv:1: .*columns group"):
         read_scores(write(header="group,benchmark"))
-    with pytest.raises(ScoreFileError, match=r"scores.csv:2: must hold at least one line"):
+    with pytest.raises(ScoreFileError, match=r"scores\.csv:2: .*one line"):
         read_scores(write())
     (tmp_path / "image.csv").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(ScoreFileError, match=r"image.csv: cannot be read, not UTF-8 text"):
+    with pytest.raises(ScoreFileError, match=r"image\.csv: .*not UTF-8"):
         read_scores(tmp_path / "image.csv")
     for seeds, message in (
         ("0", "seeds must be a whole number >= 1, got '0'"),

@@ -74,7 +74,7 @@ def test_of_steps_that_are_not_run_for_one_reason_the_first_is_printed():
     display.finish("other", outcome="made", seconds=2.0)
     failed, held, made = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert failed.endswith("stage1: out of memory")
-    assert held.endswith("cell 0: since stage1 failed; more such steps are only counted")
+    assert "cell 0: since stage1 failed" in held
     assert "[ 37/40] made" in made
 
 

@@ -76,7 +76,7 @@ def test_a_log_that_begins_anew_is_told_once(tmp_path: Path):
 def test_steps_to_trace_are_two_numbers(text: str):
     from flows.config.compute import ComputeConfig
 
-    with pytest.raises(ValueError, match=r"profile must be two steps from 1 on, such as \"10:13\""):
+    with pytest.raises(ValueError, match=r"profile .*\"10:13\""):
         ComputeConfig(profile=text)
     assert ComputeConfig(profile="10:13").profiled == (10, 13)
     assert ComputeConfig().profiled == (0, 0)

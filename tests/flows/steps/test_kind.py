@@ -63,9 +63,7 @@ def test_whatever_reads_records_says_how_it_rests_on_them():
 
 def test_every_kind_names_its_files(toy: Store):
     assert all(kind.files for kind in KINDS.values())
-    assert KINDS["checkpoint"].files["params.json"] == (
-        "where each array lies, with a checksum of every megabyte"
-    )
+    assert "checksum" in KINDS["checkpoint"].files["params.json"]
     assert OMISSIONS in KINDS["dataset"].files  # Which few datasets have.
     for kind in ("scores", "results", "mask_codec"):
         for artifact in toy.artifacts(kind):

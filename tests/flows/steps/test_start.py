@@ -36,7 +36,7 @@ def test_start_that_states_another_digest_is_refused(recipe: Recipe, tmp_path: P
     (Path(str(recipe.location)) / "digest.txt").write_text("f" * 64 + "\n")
     *_, end = make(str(tmp_path / "store"), [recipe], {})
     assert isinstance(end, StepOutcome)
-    assert f"checkpoint {recipe.location} holds parameters of digest" in end.error
+    assert f"checkpoint {recipe.location} holds " in end.error
     assert Store(tmp_path / "store").find(recipe.key) is None
 
 
@@ -69,4 +69,4 @@ def test_weights_of_another_codebase_are_converted_to_the_same_contents(
     )
     *_, end = make(str(tmp_path / "store"), [dataclasses.replace(begun, seed=1)], {})
     assert isinstance(end, StepOutcome)
-    assert "config.json has changed since the study noted it" in end.error
+    assert "config.json has changed" in end.error

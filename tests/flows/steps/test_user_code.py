@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,7 +150,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path):
     for folder in ("a", "b"):
         write(tmp_path / folder / "own_twice.py", "def f(): pass\n")
     canonical_reference(f"{tmp_path}/a/own_twice.py:f", "parcel.metrics")
-    with pytest.raises(ValueError, match=r"own_twice has the name of another module, .*/a/own_tw"):
+    with pytest.raises(ValueError, match=r"own_twice .*/a/own_tw"):
         canonical_reference(f"{tmp_path}/b/own_twice.py:f", "parcel.metrics")
 
 
@@ -168,7 +169,7 @@ def test_a_worker_with_another_version_refuses(tmp_path: Path, monkeypatch):
     )
     (end,) = worker.make(str(Store(tmp_path / "store").state), [recipe], {})
     assert isinstance(end, worker.StepOutcome)
-    assert "must be made with own_versions 1.1, but this process has 1.2" in end.error
+    assert re.search(r"own_versions 1\.1, .* 1\.2\b", end.error)
 
 
 READER = """

@@ -58,9 +58,7 @@ def test_what_has_no_training_split_is_scored_with_a_stages_checkpoint():
     assert config.zero_shot == ("mme", "mmmu")
     assert not config.fine_tunings
     assert list(config.views[0].rows) == ["mme:perception", "mme:cognition", "mmmu"]
-    with pytest.raises(
-        ConfigError, match=r"mmmu\.zero_shot must be true, got false: mmmu has no training"
-    ):
+    with pytest.raises(ConfigError, match=r"mmmu\.zero_shot must be true, got false"):
         study({"mmmu": {"zero_shot": False}}, num_seeds=1)
 
 
@@ -109,7 +107,7 @@ def test_a_published_benchmark_may_ask_in_other_words():
     assert {asked[f"gqa/{name}"].reader.prompt for name in ("train", "eval")} == {short}
     assert asked["pope/eval"].reader == "pope"
     assert "vqav2/train" not in asked
-    with pytest.raises(ConfigError, match=r"gqa\.prompt may hold \{text\}, got \{choices\} in"):
+    with pytest.raises(ConfigError, match=r"gqa\.prompt .*\{text\}, got \{choices\}"):
         study({"gqa": {"prompt": "{text} {choices}"}})
 
 

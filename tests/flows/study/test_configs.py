@@ -207,15 +207,11 @@ def test_one_gpu_has_the_registrys_batches_and_trains_adapters():
     assert (len(study.methods), len(study.fine_tunings), len(study.seeds)) == (5, 10, 3)
     assert study.intermediary is not None
     (note,) = describe_paper_deviations(study)
-    assert note.startswith(
-        "note: intermediary, transfers.chartqa, transfers.docvqa and 8 more train adapters of the "
-        "decoder (lora), a departure from the paper"
-    )
+    stages = r"note: intermediary, transfers\.chartqa, transfers\.docvqa and 8 more .*\(lora\)"
+    assert re.match(stages, note)
     assert not [line for line in describe_paper_deviations(shipped("paper_448")) if "lora" in line]
-    assert [*describe_paper_deviations(shipped("small_scale"))] == [
-        "note: mqt_content, mqt_content_uniform attend to features by content, too (mqt_keys), a "
-        "departure from the paper, whose MQT is the official one: by position alone."
-    ]
+    (note,) = describe_paper_deviations(shipped("small_scale"))
+    assert re.match(r"note: mqt_content, mqt_content_uniform .*\(mqt_keys\)", note)
     trainings = [study.intermediary, *study.fine_tunings.values()]
     for train in trainings:
         assert train.lora is not None
@@ -390,16 +386,15 @@ def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
     study = shipped("pali3b_8gpu", *words)
     plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 11, 27))
     (line,) = (line for line in plan.notes if line.startswith("intermediary parcel"))
-    assert "a batch of 1024 on 1 chip asks for up to" in line
+    assert "1024 on 1 chip" in line
     rows = int(line.partition("microbatch: ")[2].partition(" ")[0])
     assert 1024 % rows == 0
-    assert line.endswith(f"microbatch: {rows} fits, and so does compute.microbatch: auto")
+    assert re.search(rf"microbatch: {rows} fits.* compute\.microbatch: auto$", line)
     # The state alone is too much for a chip of 16 GB.
     lines = [*describe_parts(shipped("pali3b_8gpu", "compute.topology=v5e:1", *words[1:]))]
     assert lines
-    assert all(
-        "no microbatch fits; lora, freeze_text or model.remat: full take" in line for line in lines
-    )
+    cure = r"no microbatch fits; .*lora.*freeze_text.*model\.remat: full"
+    assert all(re.search(cure, line) for line in lines)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """A study that trains on what it is scored on is refused, unless it says that it means to."""
 
+import re
+
 import pytest
 
 from flows.study.load import check_config
@@ -41,10 +43,10 @@ def test_training_on_what_is_scored_is_refused(name: str, train: str, scored: st
     entry = {"train_split": train, "eval_splits": [scored]}
     with pytest.raises(ConfigError) as refused:
         study({name: entry})
-    assert str(refused.value).endswith(
-        f"transfers.{name}.train_split must be held out from what is scored, got {train}: {name} "
-        f"is scored on {scored}. Train on another split, or state "
-        f"transfers.{name}.allow_train_on_eval: true."
+    assert re.search(
+        rf"transfers\.{name}\.train_split .* got {re.escape(train)}: {name} .*{re.escape(scored)}\."
+        rf".*transfers\.{name}\.allow_train_on_eval: true",
+        str(refused.value),
     )
     assert study({name: {**entry, **ALLOWED}})
     assert study({name: {**entry, "transfer": False}})
@@ -67,9 +69,7 @@ def test_splits_and_slices_that_share_nothing_are_fine(name: str, train: str, sc
 def test_a_mixture_may_not_hold_what_is_scored():
     mixture = {"reader": "nlvr", "split": "train+dev"}
     scored = {"nlvr": {"train_split": "train", "eval_splits": ["dev"]}}
-    with pytest.raises(
-        ConfigError, match=r"sources\.1\.split must be held out .*nlvr is scored on"
-    ):
+    with pytest.raises(ConfigError, match=r"sources\.1\.split .*nlvr is scored on"):
         study(scored, {"reader": "web"}, mixture)
     assert study(scored, {**mixture, "split": "train"})
     assert study(scored, {**mixture, "path": "other_files"})

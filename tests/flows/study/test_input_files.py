@@ -21,14 +21,12 @@ from pipelines.sources.registry import source_spec
 
 def test_real_sample_asks_for_its_data_root(tmp_path: Path):
     config = Path(__file__).parents[3] / "configs/real_sample.yaml"
-    with pytest.raises(ConfigError, match=r"data_root must be given, .* nlvr, videos, web_image"):
+    with pytest.raises(ConfigError, match=r"data_root .* nlvr, videos, web_image"):
         check_input_files(load(config).views[0])
     for folder in ("chartqa", "nlvr", "videos"):
         (tmp_path / folder).mkdir()
     study = load(config, [f"data_root={tmp_path}"])
-    with pytest.raises(
-        ConfigError, match=r"got .* without web_image_text\. Get them \(parcel data"
-    ):
+    with pytest.raises(ConfigError, match=r"got .* without web_image_text\..*\(parcel data"):
         check_input_files(study.views[0])
     (tmp_path / "web_image_text").mkdir()
     check_input_files(study.views[0])

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -44,11 +45,11 @@ def test_a_budget_that_no_training_draws_is_a_warning():
     assert warnings() == []
     # m3 serves neither of the two.
     (line,) = warnings("budgets=[32,128,256]")
-    assert line.startswith("warning: budgets 32, 128 are scored and no training of mqt, parcel")
+    assert re.match("warning: budgets 32, 128 .*mqt, parcel", line)
     assert warnings("budgets=[32,128,256]", "train_budgets={}") == []  # From all, as in the paper.
     # What one draws, those that are not named draw, too.
     (line,) = warnings("budgets=[32,256]", "train_budgets={mqt: [16, 256]}")
-    assert "budgets 32 are scored and no training of mqt, parcel draws" in line
+    assert re.search("budgets 32 .*mqt, parcel", line)
     stage = "transfers.chartqa.train.budgets=[32]"  # One training of two draws it.
     assert warnings("budgets=[32,256]", "train_budgets={}", stage) == []
 
@@ -83,11 +84,11 @@ def test_elastic_methods_that_do_not_draw_alike_are_a_warning():
 
 
 def test_a_budget_that_no_method_of_the_study_serves_is_refused():
-    with pytest.raises(ConfigError, match=r"budgets: no method of the study serves \[32\]; they"):
+    with pytest.raises(ConfigError, match=r"budgets: .*\[32\]"):
         load(overrides=["methods=[vanilla,m3]", "budgets=[16,32,64,256]"])
     # Vanilla alone has the budgets of its base.
     (line,) = load(overrides=["methods=[vanilla]"]).describe_budgets()
-    assert line.startswith("warning: budgets 16, 64: no method of the study serves them")
+    assert line.startswith("warning: budgets 16, 64: no method ")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
@@ -122,9 +123,7 @@ def test_a_file_that_is_its_own_base_or_no_text_is_told(tmp_path: Path):
     a, b = tmp_path / "a.yaml", tmp_path / "b.yaml"
     a.write_text("base: b.yaml\n")
     b.write_text("base: a.yaml\n")
-    with pytest.raises(
-        ConfigError, match=r"b\.yaml: base must be a file that is not .* got .*a\.yaml"
-    ):
+    with pytest.raises(ConfigError, match=r"b\.yaml: base .* got .*a\.yaml"):
         load(a)
     a.write_bytes(b"name: caf\xe9\n")
     with pytest.raises(ConfigError, match=r"a\.yaml must be UTF-8, .* at byte 9"):
@@ -134,7 +133,7 @@ def test_a_file_that_is_its_own_base_or_no_text_is_told(tmp_path: Path):
 def test_what_is_no_file_or_far_too_large_is_told_at_once(tmp_path: Path):
     path = tmp_path / "a.yaml"
     path.symlink_to(path)
-    with pytest.raises(ConfigError, match=r"readable YAML file, got .*a\.yaml: Too many levels"):
+    with pytest.raises(ConfigError, match=r"got .*a\.yaml: Too many levels"):
         load(path)
     (tmp_path / "b.yaml").write_text("base: a.yaml\n")
     with pytest.raises(ConfigError, match=r"got .*a\.yaml: Too many levels"):
@@ -173,11 +172,9 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
     )
     assert load(path).intermediary.total_steps == 3
     path.write_text("base: demo\nstage1:\n  total_steps: 7\n  total_steps: 8\n")
-    with pytest.raises(
-        ConfigError, match=r"a\.yaml, line 4: total_steps is stated twice; keep one"
-    ):
+    with pytest.raises(ConfigError, match=r"a\.yaml, line 4: total_steps .*twice"):
         load(path)
-    with pytest.raises(ConfigError, match="stage1: total_steps is stated twice"):
+    with pytest.raises(ConfigError, match=r"stage1: total_steps .*twice"):
         load(overrides=["stage1={total_steps: 7, total_steps: 8}"])
 
 

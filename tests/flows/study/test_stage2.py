@@ -261,7 +261,7 @@ def test_what_is_no_checkpoint_of_anybody_is_refused(tmp_path: Path):
     (tmp_path / "weights.npz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"start cannot be read, got .*weights\.npz"):
         check_input_files(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz").views[0])
-    with pytest.raises(ConfigError, match=r"start must be an \.npz of big_vision, .*no such path"):
+    with pytest.raises(ConfigError, match=r"start .*\.npz .*no such path"):
         check_input_files(begun(tmp_path / "b", "stage1=null", "start=gone").views[0])
 
 

@@ -277,7 +277,7 @@ def test_a_bank_that_stage_2_could_not_start_from_is_told_before_anything_runs(f
 def test_a_run_from_the_ui_names_entry_points_only(folder: Path, monkeypatch):
     for name, value in limit_variables("s", any_store=True, any_runner=False).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"methods\.2 must be in the registry, or an entry poin"):
+    with pytest.raises(ConfigError, match=r"methods\.2 .*registry.* entry poin"):
         config(folder)
 
 
@@ -285,7 +285,7 @@ def test_a_run_from_the_ui_names_entry_points_only(folder: Path, monkeypatch):
 def test_a_class_is_named_by_methods_alone(key: str, tmp_path: Path, monkeypatch):
     (tmp_path / "own_evil.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"\.kind must be left out, got 'own_evil:X'; a class"):
+    with pytest.raises(ConfigError, match=r"\.kind .*'own_evil:X'"):
         load(None, [f"{key}=own_evil:X"])
     with pytest.raises(ConfigError, match="own_evil cannot be imported: SystemExit: 3"):
         load(None, ["methods=[vanilla, 'own_evil:X']"])
@@ -293,11 +293,11 @@ def test_a_class_is_named_by_methods_alone(key: str, tmp_path: Path, monkeypatch
 
 def test_a_deployment_brings_it_only_if_told_and_only_where_it_is(folder: Path):
     study, target = config(folder), DeploymentTarget(store="gs://lab/studies", pool="gpus")
-    with pytest.raises(ConfigError, match=r"--any-runner must be given for methods: /.*Ripple is"):
+    with pytest.raises(ConfigError, match=r"--any-runner .*methods: /.*Ripple"):
         check_code("process", study, target)
     target = dataclasses.replace(target, any_runner=True)
     check_code("process", study, target)
-    with pytest.raises(ConfigError, match=r"methods must be module:function in a kubernetes pool"):
+    with pytest.raises(ConfigError, match=r"methods .*module:function .*kubernetes"):
         check_code("kubernetes", study, target)
 
 
@@ -338,6 +338,4 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
 
 def test_a_form_tells_what_is_wrong(tmp_path: Path):
     form = {"study": "demo", "store": str(tmp_path), "overrides": [], "add": {"methods": ["rip"]}}
-    assert re.match(
-        r"add: methods\.0 must be one of vanilla, .*, got 'rip'", form_problem(form) or ""
-    )
+    assert re.match(r"add: methods\.0 .*vanilla, .*'rip'", form_problem(form) or "")

@@ -144,7 +144,7 @@ def test_a_published_benchmark_may_have_another_metric_and_no_other_reader(folde
     values = {"transfers.mine": "null", "transfers.chartqa.metric": "anls"}
     study = load(None, [f"{key}={value}" for key, value in values.items() if value != "null"])
     assert metric_in(study, "chartqa") == "anls"
-    with pytest.raises(ConfigError, match=r"transfers\.chartqa\.reader must be left out, got 'js"):
+    with pytest.raises(ConfigError, match=r"transfers\.chartqa\.reader .*'js"):
         load(None, ["transfers.chartqa.reader=jsonl"])
 
 
@@ -192,20 +192,18 @@ def test_a_module_of_the_current_folder_is_found_after_all_others(
 
 def test_a_metric_that_takes_one_argument_is_refused(folder: Path):
     (folder / "own_scores.py").write_text("def f1(prediction):\n    return 1.0\n")
-    with pytest.raises(
-        ConfigError, match=r"transfers\.mine\.metric: metric own_scores:f1 must be a"
-    ):
+    with pytest.raises(ConfigError, match=r"transfers\.mine\.metric: .*own_scores:f1"):
         config(folder)
 
 
 def test_a_reader_that_takes_no_split_is_refused(folder: Path):
     (folder / "own_reads.py").write_text("def read(folder):\n    yield {}\n")
-    with pytest.raises(ConfigError, match=r"mine\.reader: own_reads:read must be a function \(fol"):
+    with pytest.raises(ConfigError, match=r"mine\.reader: own_reads:read .*\(fol"):
         config(folder, reader="own_reads.py:read")
 
 
 def test_the_mixture_may_not_hold_what_is_scored(folder: Path):
-    with pytest.raises(ConfigError, match=r"sources\.0\.split must be held out .* scored on val"):
+    with pytest.raises(ConfigError, match=r"sources\.0\.split .* scored on val"):
         config(folder, "sources=[{reader: jsonl, path: mine, split: train+val}]")
     with pytest.raises(ConfigError, match=r"sources\.0\.path must be given"):
         config(folder, f"sources=[{{reader: {folder}/own_reads.py:read}}]")
@@ -255,15 +253,12 @@ def test_rows_are_looked_at_before_anything_runs(folder: Path):
 )
 def test_a_metric_scores_the_rows_own_answers_first(folder: Path, metric: str, told: str):
     (folder / "own_scores.py").write_text(metric)
-    with pytest.raises(
-        ConfigError,
-        match=f"transfers.mine.metric: your metric (own_scores:f1 )?{told}",
-    ):
+    with pytest.raises(ConfigError, match=rf"transfers\.mine\.metric: .*{told}"):
         checked_graph(config(folder))
 
 
 def test_an_official_metric_is_tried_too(folder: Path):
-    with pytest.raises(ConfigError, match=r"transfers\.mine\.metric: answers must hold one text"):
+    with pytest.raises(ConfigError, match=r"transfers\.mine\.metric: answers "):
         checked_graph(config(folder, metric="relaxed_accuracy"))
     checked_graph(config(folder, metric="cider"))
 
@@ -347,12 +342,10 @@ def test_what_the_page_shows_works(folder: Path):
 
 def test_a_deployment_brings_code_only_if_told_and_only_where_it_is(folder: Path):
     study, target = config(folder), DeploymentTarget(store="gs://lab/studies", pool="gpus")
-    with pytest.raises(ConfigError, match=r"--any-runner must be given for transfers\.mine\.metr"):
+    with pytest.raises(ConfigError, match=r"--any-runner .*transfers\.mine\.metr"):
         check_code("process", study, target)
     check_code("process", study, dataclasses.replace(target, any_runner=True))
-    with pytest.raises(
-        ConfigError, match=r"transfers\.mine\.metric must be module:function in a k"
-    ):
+    with pytest.raises(ConfigError, match=r"transfers\.mine\.metric .*module:function"):
         check_code("kubernetes", study, dataclasses.replace(target, any_runner=True))
     check_code("kubernetes", config(folder, metric="vqa"), target)
 
@@ -395,8 +388,6 @@ def test_a_run_from_the_form_brings_no_code(folder: Path, monkeypatch: pytest.Mo
         str(folder / "store"), any_store=False, any_runner=False
     ).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        ConfigError, match=r"transfers\.mine\.metric must be in the registry, or an"
-    ):
+    with pytest.raises(ConfigError, match=r"transfers\.mine\.metric .*registry"):
         config(folder)
     config(folder, metric="vqa")

@@ -1,6 +1,7 @@
 """Schedules of a server: what they say of the clocks, and how they are listed and changed."""
 
 import datetime
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def clock_lines(cron: str, zone: str, limits: SweepLimits = ALWAYS) -> list[str]
 
 @pytest.mark.parametrize("zone", ["localtime", "Factory", "Europe", "Mars/Base", ""])
 def test_a_zone_that_is_another_one_elsewhere_is_refused(zone: str):
-    with pytest.raises(ConfigError, match=f"--timezone must be a time zone .*, got '{zone}'"):
+    with pytest.raises(ConfigError, match=f"--timezone .*'{zone}'"):
         clock_lines("0 20 * * *", zone)
 
 
@@ -37,7 +38,7 @@ def test_two_days_of_a_cron_are_told_as_either():
     from flows.sweep.schedule import cron_schedule, describe_days
 
     (line,) = describe_days(cron_schedule("0 0 13 * 5", "UTC"))
-    assert line.startswith("it fires on day of month 13 and, besides, on each day of week 5: ")
+    assert re.search(r"month 13\b.* week 5\b", line)
     for cron in ("0 0 13 * *", "0 0 * * 5", "0 0 */2 * 5", "@daily"):
         assert [*describe_days(cron_schedule(cron, "UTC"))] == []
 
@@ -58,19 +59,15 @@ def test_a_night_without_the_time_of_a_cron_is_told_with_the_time_that_it_fires_
     (line,) = clock_lines("30 2 * * *", "Europe/Berlin")
     (firing,) = firings("30 2 * * *", "Europe/Berlin", "2027-03-28")
     assert f"{firing:%H:%M}" != "02:30"
-    assert line == (
-        "on 2027-03-28 the clocks of Europe/Berlin change: there is no 02:30, it fires at "
-        f"{firing:%H:%M} instead"
-    )
+    assert re.search(rf"2027-03-28 .*Europe/Berlin .*no 02:30\b.* {firing:%H:%M} instead$", line)
     # A window that opens with the cron is closed at that time, or open for longer than it.
     (line,) = clock_lines(
         "30 2 * * *",
         "Europe/Berlin",
         SweepLimits(start="02:30", end="08:00", timezone="Europe/Berlin"),
     )
-    assert line.endswith(
-        f"it fires at {firing:%H:%M} instead, outside 02:30-08:00, and begins nothing"
-    ) == (firing.hour < 2)
+    assert f"{firing:%H:%M} instead" in line
+    assert ("outside 02:30-08:00" in line) == (firing.hour < 2)
     (line,) = clock_lines(
         "30 2 * * *",
         "Europe/Berlin",
@@ -90,13 +87,13 @@ def test_times_that_every_day_has_once_are_told_nothing_of():
 
 def test_other_zones_and_finer_crons_are_told_too():
     (line,) = clock_lines("30 2 * * *", "America/New_York")
-    assert line.startswith("on 2027-03-14 the clocks of America/New_York change: there is no 02:30")
+    assert re.search(r"2027-03-14 .*America/New_York .*no 02:30", line)
     (line,) = clock_lines("15 2 * * *", "Australia/Lord_Howe")  # By half an hour, in October.
     assert line.startswith("on 2027-10-03 ")
     (line,) = clock_lines("0 * * * *", "Europe/Berlin")
-    assert line.endswith("there is no 02:00, no firing")
+    assert line.endswith("no 02:00, no firing")
     (line,) = clock_lines("*/10 2 * * *", "Europe/Berlin")
-    assert "there is no 02:00, 02:10, 02:20 and 3 more, it fires at " in line
+    assert "no 02:00, 02:10, 02:20 and 3 more" in line
 
 
 @pytest.fixture
@@ -123,14 +120,12 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
     words = ("sweep", "demo", *SMALL, "name=owls", *there, "--cron", "30 2 * * *")
     refused = parcel(*words)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert refused.err.startswith(
-        "parcel: --cron must fire for something, got owls: nothing to run: every cell of 2 seeds"
-    ), refused.err
+    assert re.match(r"parcel: --cron .*owls: .*2 seeds", refused.err), refused.err
     assert ask("GET", "/deployments/name/sweep/owls")["schedules"] == []
     options = "--add-seeds", "1", "--max-seeds", "5", "--timezone", "Europe/Berlin"
     done = parcel(*words, *options, "--from", "02:30", "--to", "08:00")
     assert done.code == 0, done.err
-    assert "the clocks of Europe/Berlin change: there is no 02:30, it fires at " in done.out
+    assert re.search(r"Europe/Berlin .*no 02:30\b", done.out)
     before = of("sweep", "owls")
     # All that there are, each with its study, its next firing and what that would run.
     listed = parcel("schedule", "list", *there).out
@@ -139,12 +134,11 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
     entry = listed[listed.index("sweep-owls") :].splitlines()
     assert entry[1].startswith("  next firing: 20")
     assert entry[1].endswith(" 02:30 Europe/Berlin")
-    assert entry[2] == (
-        "  with add_seeds=1, max_seeds=5; start=02:30, end=08:00, timezone=Europe/Berlin"
-    )
+    for value in ("add_seeds=1", "max_seeds=5", "start=02:30", "end=08:00"):
+        assert value in entry[2]
     assert entry[3].startswith("  on 20")
     assert entry[4].startswith("  sweep owls: 2 methods × 1 row × 3 seeds × budgets 256: 6 cells")
-    assert " of them there already; to make: " in listed  # Of the other.
+    assert "; to make: " in listed  # Of the other.
     # What is stated changes, and the rest stays.
     changed = parcel(
         "schedule", "change", "owls", *there, "--cron", "0 22 * * *", "--max-seeds", "4"
@@ -171,7 +165,7 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
     assert of("sweep", "owls")["parameters"]["add"] == {"add_seeds": 1, "max_seeds": 4}
     # Stopped, it stays on the list, and a change starts it again.
     stopped = parcel("schedule", "stop", "sweep-owls", *there)
-    assert stopped.out.startswith("sweep-owls: stopped; a run under way goes on\n")
+    assert stopped.out.startswith("sweep-owls: stopped")
     assert of("sweep", "owls")["active"] is False
     assert (
         "  stopped; `parcel schedule change sweep-owls`" in parcel("schedule", "list", *there).out
@@ -211,7 +205,7 @@ def test_schedules_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
     heads = [line for line in lines if line.startswith("study-twins-")]
     assert {head.partition(":")[0] for head in heads} == {f"study-twins-{i[-8:]}" for i in ids}
     assert any(head.endswith("every 7 days, 0:00:00 UTC") for head in heads)
-    assert f"  what it would run is known where its store is, {tmp_path}/elsewhere" in lines
+    assert any(line.endswith(f" {tmp_path}/elsewhere") for line in lines)
     # Prefect's server empties the parameters of a schedule that is switched without them.
     wide = ask("GET", "/deployments/name/sweep/twins")
     swept = {**weekly, "slug": "sweep-twins", "parameters": {"add": {"add_seeds": 1}}}
@@ -223,9 +217,7 @@ def test_schedules_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
     ask("POST", f"/deployments/{wide['id']}/pause_deployment")
     assert any(line.startswith("  paused with its deployment") for line in list_schedules())
     ask("DELETE", path)
-    with pytest.raises(
-        ConfigError, match=r"NAME must be one schedule .* it has study-twins-"
-    ) as no:
+    with pytest.raises(ConfigError, match=r"NAME .*study-twins-") as no:
         list(stop_schedule("twins"))
     assert all(id[-8:] in str(no.value) for id in ids)
 
@@ -239,7 +231,7 @@ def test_without_a_server_one_line_says_so(
     for words in (("list",), ("stop", "mine"), ("change", "mine", "--cron", "0 6 * * *")):
         done = parcel("schedule", *words, "--store", tmp_path / "store")
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert done.err.startswith("parcel: a schedule needs a server that fires it: start `parcel")
+        assert "`parcel serve" in done.err
 
 
 def scheduled(times: dict[str, Any], slug: str | None = None) -> Any:
@@ -276,10 +268,8 @@ def test_a_schedule_without_dates_never_fires_and_says_so(times: dict[str, Any],
     lines = list(_describe_schedule("sweep-demo", scheduled(times)))
     assert lines[0].startswith("sweep-demo: study demo, deployment sweep/sweep, ")
     assert lines[1].startswith(f"  never fires: {told}")
-    assert lines[1].endswith(
-        "; `parcel schedule change sweep-demo --cron '0 20 * * *'` gives it other times"
-    )
-    with pytest.raises(ConfigError, match="--cron must be given for sweep-demo, which never fires"):
+    assert "`parcel schedule change sweep-demo --cron '0 20 * * *'`" in lines[1]
+    with pytest.raises(ConfigError, match=r"--cron .*sweep-demo"):
         _changed_times("sweep-demo", scheduled(times).schedule.schedule, None, None)
 
 

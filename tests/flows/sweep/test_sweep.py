@@ -1,5 +1,6 @@
 """Tests of sweeps: what they add to a study and how far they got, known from the store alone."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,7 @@ def test_the_first_firing_makes_the_study_and_each_later_one_adds(store: Store):
         seen.append(next_of(nightly))
         run(store, nightly)
     assert seen == [(2, 1), (3, 1), (4, 1), None]
-    assert nightly.why_nothing() == (
-        "nothing to run: every cell of 4 seeds is there, and max_seeds=4 is reached"
-    )
+    assert re.search(r"4 seeds .*max_seeds=4\b", nightly.why_nothing())
 
 
 def test_missing_cells_are_filled_before_a_seed_is_added(store: Store):
@@ -128,7 +127,7 @@ def test_pretrainings_alone_are_added_to_zero_shot_rows(store: Store):
         assert next_of(weekly) == (1, number)
         run(store, weekly)
     assert next_of(weekly) is None
-    with pytest.raises(ConfigError, match=r"add_seeds must be left out where .* is zero_shot"):
+    with pytest.raises(ConfigError, match=r"add_seeds .* zero_shot"):
         firing(store, *words, add_seeds=1)
 
 
@@ -140,9 +139,8 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     new = config.seeds[2]
     # Vanilla knows one budget.
     assert first == "sweep demo: 2 methods × 1 row × 3 seeds × budgets 256, 16: 9 cells"
-    assert second == (
-        f"4 cells are there, 5 are new: 2 of seed {new}, 2 of budget 16, 1 of budget 16, seed {new}"
-    )
+    sorts = f": 2 of seed {new}, 2 of budget 16, 1 of budget 16, seed {new}"
+    assert re.match(rf"4 cells .* 5 .*{sorts}$", second)
     assert third.startswith("5 steps to make: 4 transfer, 1 results; ")
 
 
@@ -177,17 +175,16 @@ def test_the_command_says_what_adds_nothing(store: Store, parcel: Callable[..., 
     run(store, firing(store))
     done = parcel("sweep", "demo", *SMALL, "--seeds", "1", "--store", store.uri)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines() == [
-        "seeds=1 adds nothing: demo has 2 already, and a sweep only adds",
-        "nothing to run: every cell of 2 seeds is there",
-    ]
+    less, nothing = done.out.splitlines()
+    assert re.match("seeds=1 .*demo has 2 ", less)
+    assert re.match("nothing to run: .* 2 seeds", nothing)
 
 
 def test_fewer_pretrainings_than_the_studys_add_nothing(store: Store):
     sweep = firing(store, "num_pretrain_seeds=2", pretrain_seeds=1)
     assert sweep.config == sweep.study
     (line,) = sweep.describe_redundant_settings()
-    assert line.startswith("pretrain_seeds=1 adds nothing: demo has 2 already")
+    assert re.match("pretrain_seeds=1 .*demo has 2 ", line)
 
 
 def numbers(store: Store, sweep: SweepRun, score: Any) -> list[int]:
@@ -210,9 +207,7 @@ def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
     assert seen == list(range(2, seen[-1] + 1))
     assert 2 < seen[-1] < 9
     assert next_of(sweep) is None
-    assert f"after {seen[-1]} seeds, settled, but for what happens in fewer than " in (
-        sweep.why_nothing()
-    )
+    assert f"after {seen[-1]} seeds, settled, but for " in sweep.why_nothing()
     # With more seeds than that, made by somebody else or under way when it was killed: the same.
     other = Store(tmp_path / "other")
     fill(other, graph_of(firing(other, seeds=8).config), score=score)
@@ -298,11 +293,8 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
         fail(store, nightly.explain(config), broken)
     assert seen == [(2, False), (3, True), (4, True)]
     assert next_of(nightly) is None
-    assert nightly.why_nothing() == (
-        "nothing to run: every cell of 4 seeds is there, and max_seeds=4 is reached, but for 1 "
-        f"transfer that failed {MAX_TRIES} times and is skipped until `parcel run --failed`: "
-        f"{broken}"
-    )
+    why = rf"4 seeds .*max_seeds=4\b.* 1 transfer .* {MAX_TRIES} times .*`parcel run --failed`: "
+    assert re.search(why + re.escape(broken), nightly.why_nothing())
     # More seeds: it stays out of the way, and its table with it.
     wide = firing(store, add_seeds=1, max_seeds=5)
     config = next(wide.passes()).study
@@ -337,11 +329,9 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
         fill(store, graph_of(config), but=lambda step: step.name == broken, score=score)
     assert seen == list(range(3, seen[-1] + 1))
     assert 3 < seen[-1] < 9
-    assert f"after {seen[-1] - 1} seeds, settled, but for what" in sweep.why_nothing()
-    assert sweep.why_nothing().endswith(
-        f"but for 1 transfer that failed {MAX_TRIES} times and is skipped until "
-        f"`parcel run --failed`: {broken}"
-    )
+    assert f"after {seen[-1] - 1} seeds, settled, but for " in sweep.why_nothing()
+    why = rf" 1 transfer .* {MAX_TRIES} times .*`parcel run --failed`: {re.escape(broken)}"
+    assert re.search(why, sweep.why_nothing())
 
 
 def test_a_try_that_was_killed_is_no_failure(store: Store):
@@ -372,9 +362,7 @@ def test_failed_steps_alone_are_begun(store: Store):
 
     config = firing(store).config
     broken = f"transfer vanilla chartqa seed={config.seeds[0]}"
-    with pytest.raises(
-        ConfigError, match=r"--failed needs a study with a finished run .*got 'demo"
-    ):
+    with pytest.raises(ConfigError, match=r"--failed .*'demo"):
         failed_steps_of_last_run(store, config.name)
     values = dataclasses.asdict(config)
     end_run_record(
@@ -386,9 +374,8 @@ def test_failed_steps_alone_are_begun(store: Store):
     kinds = {node.name.split()[0] for node in begun}
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
-    assert describe_failed_steps("demo", [broken]) == (
-        f"1 step failed or was given up in demo's last run; only these are tried, and what waited "
-        f"for them: {broken}"
+    assert re.fullmatch(
+        rf"1 step .*demo.*: {re.escape(broken)}", describe_failed_steps("demo", [broken])
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
     assert form_problem(form) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.infra.deploy.files import DEPLOY, ROOT, containers, of_kind
+from tests.infra.deploy.files import DEPLOY, ROOT, of_kind
 from tests.infra.deploy.pins import SUPPORTED, pinned
 
 Instruction = tuple[str, str]
@@ -40,13 +40,8 @@ def all_of(name: str, file: str = "Dockerfile") -> list[str]:
 @pytest.mark.parametrize(
     ("file", "argument"), [("Dockerfile", "BASE"), ("Dockerfile.beam", "BEAM")]
 )
-def test_base_images_are_given_by_their_digest_and_have_no_default(file: str, argument: str):
-    assert "${" + argument + "}" in all_of("FROM", file)[0].split()
-    # Before the first FROM for the FROM, and once more for the stage that checks it.
-    assert all_of("ARG", file).count(argument) == 2
-    assert not [one for one in all_of("ARG", file) if one.startswith(f"{argument}=")]
-    (check,) = (rest for rest in all_of("RUN", file) if f'"${argument}"' in rest)
-    assert check == all_of("RUN", file)[0]
+def test_a_base_image_without_its_digest_is_refused(file: str, argument: str):
+    check, *_ = all_of("RUN", file)
     digest = f"sha256:{'0123456789abcdef' * 4}"
     for given, is_right in {
         f"docker.io/library/python:3.13-slim-bookworm@{digest}": True,
@@ -63,7 +58,7 @@ def test_base_images_are_given_by_their_digest_and_have_no_default(file: str, ar
             ["sh", "-c", check], env={**os.environ, argument: given}, capture_output=True, text=True
         )
         assert (done.returncode == 0) == is_right, given
-        assert is_right or done.stderr.startswith(f"{argument} must be an image by its digest")
+        assert is_right or f"'{given}'" in done.stderr
 
 
 def test_images_of_the_documentation_have_the_python_and_the_libraries_of_the_project():
@@ -77,17 +72,6 @@ def test_images_of_the_documentation_have_the_python_and_the_libraries_of_the_pr
         assert f"{image}@sha256:…" in (DEPLOY / file).read_text()
 
 
-def test_it_runs_as_nobody_in_particular_and_writes_below_state_only():
-    assert all_of("USER") == ["1000:1000"]
-    environment = dict(pair.split("=") for rest in all_of("ENV") for pair in rest.split())
-    assert environment["HOME"] == environment["PARCEL_STATE"] == "/state"
-    for pod, container in containers():
-        if pod != "prefect-database":
-            assert container["image"] in ("parcel", "{{ image }}")
-            paths = {mount["mountPath"] for mount in container["volumeMounts"]}
-            assert {"/state", "/tmp"} <= paths
-
-
 @pytest.mark.skipif(not shutil.which("apt-cache"), reason="this is no Debian")
 def test_debian_has_the_packages():
     (install,) = (rest for rest in all_of("RUN") if "apt-get install" in rest)
@@ -99,8 +83,6 @@ def test_debian_has_the_packages():
     if not found.stdout:
         pytest.skip("apt has no lists; apt-get update makes them")
     assert {*re.findall(r"^Package: (\S+)", found.stdout, re.MULTILINE)} == {*packages}
-    assert "tini" in packages, "the entry point"
-    assert "wget" in packages, "KubeRay's probes"
 
 
 @pytest.mark.night

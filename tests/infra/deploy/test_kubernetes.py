@@ -1,18 +1,17 @@
-"""The Kubernetes files: valid as they are and as a site makes them, and of one mind."""
+"""The Kubernetes files: valid, as they are and as a site makes them, and they find each other."""
 
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import kubernetes_validate
 import pytest
-import yaml
 
 from tests.infra.deploy.files import (
-    DEPLOY,
     KUBERNETES,
     OPEN_VALUES,
     POSTGRES_DIGEST,
@@ -27,6 +26,7 @@ from tests.infra.deploy.files import (
     needs_terraform,
     of_kind,
     pods,
+    resources,
     site,
     study_pool,
 )
@@ -148,10 +148,6 @@ def test_a_site_is_valid_and_names_what_terraform_made(tmp_path: Path):
     found = manifests_of_site(tmp_path)
     for manifest in found:
         check(manifest, NEWEST)
-        assert manifest["kind"] == "Namespace" or manifest["metadata"]["namespace"] == "parcel"
-    words = str(found)
-    assert "BUCKET" not in words
-    assert "DEPLOYER" not in words
     images = {c["image"] for pod in pods(found).values() for c in pod["spec"]["containers"]}
     assert images == {
         f"{OPEN_VALUES['image']}:IMAGE_TAG",
@@ -192,24 +188,6 @@ def test_a_run_of_the_pool_is_a_valid_job():
     assert sizes["requests"]["memory"] == sizes["limits"]["memory"] == "48Gi"
 
 
-def test_a_pod_that_lost_its_node_is_replaced_and_one_that_failed_is_not():
-    """A new pod executes the same flow run, whose steps go on from the store and from Ray."""
-    spec = job_of({"image": "lab/parcel:1"})["spec"]
-    (rule,) = spec["podFailurePolicy"]["rules"]
-    # The condition of a pod that is evicted, preempted or drained, or whose node is gone.
-    assert rule == {
-        "action": "Ignore",
-        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-    }
-    # A failure of the study itself, whatever its exit code, is reported and not repeated.
-    assert spec["backoffLimit"] == 0
-    # Kubernetes takes such a policy only for pods whose containers it does not restart.
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    (container,) = spec["template"]["spec"]["containers"]
-    assert container["args"] == ["prefect", "flow-run", "execute"]
-    assert "PREFECT__FLOW_RUN_ID" in {entry["name"] for entry in container["env"]}
-
-
 def job_of(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the Job that Prefect's worker makes of the pool's template."""
     from prefect.client.schemas.objects import FlowRun
@@ -224,26 +202,6 @@ def job_of(values: dict[str, Any]) -> dict[str, Any]:
     made = KubernetesWorkerJobConfiguration(**filled)
     made.prepare_for_flow_run(FlowRun(name="one", flow_id=uuid.uuid4()))
     return made.job_manifest
-
-
-def test_nothing_is_more_than_it_needs_to_be():
-    for name, template in pods().items():
-        spec = template["spec"]
-        context = spec["securityContext"]
-        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-        # The TPU's device files belong to root.
-        assert context.get("runAsNonRoot", False) == (name != "ray-tpu")
-        speaks = {"prefect-worker", "ray-head"}
-        own = of_kind("ServiceAccount").get(spec.get("serviceAccountName"), {})
-        token = spec.get("automountServiceAccountToken", own.get("automountServiceAccountToken"))
-        assert token is (None if name in speaks else False)
-    for _, container in containers():
-        context = container["securityContext"]
-        assert context["allowPrivilegeEscalation"] is False
-        assert context["readOnlyRootFilesystem"] is True
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
-        assert container["resources"]["limits"]["memory"]
 
 
 def test_secrets_stay_out_of_the_files():
@@ -266,34 +224,56 @@ def test_secrets_stay_out_of_the_files():
     assert {*made} == asked
 
 
-def test_pods_with_a_store_take_its_credentials_from_one_secret_if_there_is_one():
-    jobset = [c for spec in jobs().values() for c in spec["template"]["spec"]["containers"]]
-    every = [container for _, container in containers()] + jobset
-    settings, secret = {"name": "parcel"}, {"name": "parcel-store", "optional": True}
-    with_store = 0
-    for container in every:
-        sources = container.get("envFrom", [])
-        own = container.get("env", [])
-        names = {entry["name"] for entry in own} if isinstance(own, list) else set()
-        assert not any(name.startswith(("AWS_", "AZURE_")) for name in names)
-        if {"configMapRef": settings} in sources or "PARCEL_STORE" in names:
-            with_store += 1
-            assert {"secretRef": secret} in sources
-        else:
-            assert not any("secretRef" in source for source in sources)
-    assert with_store == 7  # Workers of three kinds, a study, the watch, and the JobSet's two.
+def test_no_pod_may_do_more_than_the_others():
+    for template in [*pods().values(), *(job["template"] for job in jobs().values())]:
+        spec = template["spec"]
+        chips = [c for c in spec["containers"] if "google.com/tpu" in c["resources"]["limits"]]
+        # The TPU's device files belong to root.
+        assert chips or spec["securityContext"]["runAsNonRoot"]
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert not context["allowPrivilegeEscalation"]
+            assert context["readOnlyRootFilesystem"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_selectors_find_pods_and_pods_find_nodes():
+    labels = [template["metadata"].get("labels", {}) for template in pods().values()]
+    chosen = [service["spec"]["selector"] for service in of_kind("Service").values()]
+    for kind in ("NetworkPolicy", "PodDisruptionBudget"):
+        chosen += match_labels([*of_kind(kind).values()])
+    for selector in chosen:
+        assert any(selector.items() <= have.items() for have in labels), selector
+    pools = resources("google_container_node_pool").values()
+    nodes = {pool["node_config"][0]["labels"]["parcel-pool"] for pool in pools}
+    assert {t["spec"]["nodeSelector"]["parcel-pool"] for t in pods().values()} == nodes
+
+
+def match_labels(found: Any) -> Iterator[dict[str, str]]:
+    """Yields what every selector inside of manifests asks for."""
+    for name, value in found.items() if isinstance(found, dict) else enumerate(found):
+        if name == "matchLabels":
+            yield value
+        elif isinstance(value, dict | list):
+            yield from match_labels(value)
+
+
+def test_the_deployer_may_apply_every_kind():
+    rules = of_kind("Role")["parcel-deployer"]["rules"]
+    granted = {name for rule in rules if "get" in rule["verbs"] for name in rule["resources"]}
+    kinds = {manifest["kind"].lower() for manifest in manifests()}
+    assert {re.sub("y$", "ie", kind) + "s" for kind in kinds} <= granted
+
+
+def test_who_has_a_store_takes_the_secret_of_the_page():
     line = "kubectl -n parcel create secret generic parcel-store"
     assert line in (ROOT / "docs/howto/store.md").read_text()
-
-
-ALLOWED = {
-    ("study", "ray-head", 8265),
-    ("study", "prefect-server", 4200),
-    ("prefect-worker", "prefect-server", 4200),
-    ("prefect-watch", "prefect-server", 4200),
-    ("prefect-server", "prefect-database", 5432),
-}
-"""(from, to, port) beside Ray among itself."""
+    jobset = [c for job in jobs().values() for c in job["template"]["spec"]["containers"]]
+    for container in [*(c for _, c in containers()), *jobset]:
+        sources, env = container.get("envFrom", []), str(container.get("env"))
+        has_store = {"configMapRef": {"name": "parcel"}} in sources or "PARCEL_STORE" in env
+        secret = {"secretRef": {"name": "parcel-store", "optional": True}}
+        assert [s for s in sources if "secretRef" in s] == [secret] * has_store
 
 
 def test_a_tpu_host_has_the_chips_that_a_step_takes_before_there_is_one():
@@ -301,74 +281,3 @@ def test_a_tpu_host_has_the_chips_that_a_step_takes_before_there_is_one():
 
     (container,) = pods()["ray-tpu"]["spec"]["containers"]
     assert container["resources"]["limits"]["google.com/tpu"] == str(_HOST_CHIPS)
-
-
-def test_only_these_may_reach_each_other():
-    everybody = {name: t["metadata"].get("labels", {}) for name, t in pods().items()}
-    everybody["stranger"] = {"app": "stranger"}
-    ray = {name for name in everybody if name.startswith("ray-")}
-    for source, have in everybody.items():
-        for target, are in everybody.items():
-            for port in (22, 4200, 5432, 6379, 8080, 8265, 10001, 52365):
-                among_ray = {source, target} <= ray
-                wanted = among_ray or (source, target, port) in ALLOWED
-                assert may(have, are, port) == wanted, (source, target, port)
-
-
-def test_a_pod_that_is_alone_in_its_cluster_lets_only_its_own_pods_in():
-    """The policy that comes with a JobSet, of which nothing else of these files need be there."""
-    _, policy = yaml.safe_load_all((DEPLOY / "jobset" / "study.yaml").read_text())
-    own = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": "NAME"}}
-    assert policy["spec"] == {
-        "podSelector": own,
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": [{"podSelector": own}]}],
-    }
-    kubernetes_validate.validate(policy, NEWEST, strict=True)
-
-
-def may(source: dict[str, str], target: dict[str, str], port: int) -> bool:
-    """Returns whether the NetworkPolicies let a pod reach another pod's port in the namespace."""
-
-    def chosen(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-        assert selector.keys() <= {"matchLabels"}
-        return selector.get("matchLabels", {}).items() <= labels.items()
-
-    policies = [
-        policy["spec"]
-        for policy in of_kind("NetworkPolicy").values()
-        if chosen(policy["spec"]["podSelector"], target)
-    ]
-    assert all("Ingress" in policy["policyTypes"] for policy in policies)
-    rules = [rule for policy in policies for rule in policy.get("ingress", [])]
-    return not policies or any(
-        any(chosen(peer["podSelector"], source) for peer in rule["from"])
-        and ("ports" not in rule or any(p["port"] == port for p in rule["ports"]))
-        for rule in rules
-    )
-
-
-def test_roles_of_kubernetes():
-    roles = of_kind("Role")
-    assert not of_kind("ClusterRole")
-    for role in roles.values():
-        for rule in role["rules"]:
-            assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
-            assert "secrets" not in rule["resources"]
-    granted = {
-        (resource, verb)
-        for rule in roles["parcel-deployer"]["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    for kind in ("roles", "rolebindings", "serviceaccounts", "namespaces"):
-        assert {verb for resource, verb in granted if resource == kind} <= {"get", "list"}
-    # It can apply every kind there is here.
-    plural = {
-        "NetworkPolicy": "networkpolicies",
-        "ConfigMap": "configmaps",
-        "RayCluster": "rayclusters",
-    }
-    for manifest in manifests():
-        kind = manifest["kind"]
-        assert (plural.get(kind, f"{kind.lower()}s"), "get") in granted, kind

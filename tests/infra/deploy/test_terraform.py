@@ -1,4 +1,4 @@
-"""The Terraform files: who may do what, and that every name and attribute exists."""
+"""The Terraform files: formatted, and every name and attribute exists."""
 
 import json
 import re
@@ -6,12 +6,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.store.scratch import SCRATCH
 from tests.infra.deploy.files import (
     TERRAFORM,
     blocks,
@@ -21,77 +22,12 @@ from tests.infra.deploy.files import (
     terraform,
 )
 
-GRANTED = {
-    # (what is granted on, to whom): role
-    ("service_account/workload", "${google_container_cluster.parcel}"): "iam.workloadIdentityUser",
-    ("service_account/deployers", "${each.value}"): "iam.serviceAccountTokenCreator",
-    ("storage_bucket/objects", "${each.value.member}"): "storage.objectUser",
-    ("storage_bucket/location", "${each.value.member}"): "storage.legacyBucketReader",
-    ("project/nodes", "nodes"): "container.defaultNodeServiceAccount",
-    ("project/deployer", "deployer"): "parcelConnect",
-    ("artifact_registry_repository/nodes", "nodes"): "artifactregistry.reader",
-    ("artifact_registry_repository/deployer", "deployer"): "artifactregistry.writer",
-}
-"""Every role that the files give."""
 
-
-def iam() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yields (what is granted on, name, body) of every grant."""
-    for labels, body in blocks()["resource"]:
-        match = re.fullmatch(r"google_(\w+?)_iam_(\w+)", labels[0])
-        if match and match.group(2) != "custom_role":
-            assert match.group(2) == "member", "others take away what they do not name"
-            yield match.group(1), labels[1], body
-
-
-@pytest.mark.slow
-def test_every_account_has_just_these_roles():
-    found = {}
-    for on, name, body in iam():
-        member = body["member"]
-        account = re.fullmatch(r"\$\{google_service_account\.(\w+)\.member\}", member)
-        pool = "google_container_cluster.parcel" in member
-        whom = "${google_container_cluster.parcel}" if pool else member
-        own = re.fullmatch(r"\$\{google_project_iam_custom_role\.(\w+)\.name\}", body["role"])
-        role = resources("google_project_iam_custom_role")[own.group(1)]["role_id"] if own else ""
-        role = role or body["role"].removeprefix("roles/")
-        found[f"{on}/{name}", account.group(1) if account else whom] = role
-    assert found == GRANTED
-    (connect,) = resources("google_project_iam_custom_role").values()
-    assert connect["permissions"] == ["container.clusters.connect", "container.clusters.get"]
-    assert not {"allUsers", "allAuthenticatedUsers"} & {*re.findall(r"\w+", str(blocks()))}
-
-
-def test_the_bucket_is_private_and_is_not_destroyed():
+def test_only_progress_is_deleted_by_its_age():
+    """All else is named by manifests."""
     (bucket,) = resources("google_storage_bucket").values()
-    assert bucket["uniform_bucket_level_access"] is True
-    assert bucket["public_access_prevention"] == "enforced"
-    assert bucket["force_destroy"] is False
-    assert bucket["lifecycle"][0]["prevent_destroy"] is True
-    assert bucket["location"] == "${var.region}"
-    assert bucket["versioning"][0]["enabled"] is False
     rules = {rule["action"][0]["type"]: rule["condition"][0] for rule in bucket["lifecycle_rule"]}
-    assert {*rules} == {"AbortIncompleteMultipartUpload", "Delete"}
-    # Nothing but progress ends by its age: all else is named by manifests.
-    from infra.store.scratch import SCRATCH
-
     assert rules["Delete"]["matches_prefix"] == [f"${{var.store_prefix}}/{SCRATCH}/"]
-
-
-def test_the_cluster_heeds_network_policies_and_nodes_have_no_address():
-    (cluster,) = resources("google_container_cluster").values()
-    assert cluster["datapath_provider"] == "ADVANCED_DATAPATH"
-    assert cluster["private_cluster_config"][0]["enable_private_nodes"] is True
-    endpoints = cluster["control_plane_endpoints_config"][0]
-    assert endpoints["ip_endpoints_config"][0]["enabled"] is False
-    assert cluster["addons_config"][0]["ray_operator_config"][0]["enabled"] is True
-    pools = resources("google_container_node_pool")
-    assert {*pools} == {"system", "cpu", "gpu", "tpu"}
-    for name, pool in pools.items():
-        (node,) = pool["node_config"]
-        assert node["labels"] == {"parcel-pool": name}
-        assert node["service_account"] == "${google_service_account.nodes.email}"
-        assert node["workload_metadata_config"][0]["mode"] == "GKE_METADATA"
 
 
 @needs_terraform

@@ -94,8 +94,8 @@ def test_a_lost_gang_cites_its_launcher_and_a_failed_one_fails(tmp_path: Path):
     found = supervised(tmp_path, killed)
     told = next(found)
     assert told.happened
-    assert told.note.startswith("a process of the launcher was lost (exit code 137: task 1: Killed")
-    with pytest.raises(GangFailedError, match="the gang was lost 3 times without getting further"):
+    assert "(exit code 137: task 1: Killed" in told.note
+    with pytest.raises(GangFailedError, match="lost 3 times"):
         list(found)
 
 
@@ -115,5 +115,5 @@ def test_members_end_with_their_input_and_leave_when_asked(tmp_path: Path):
 
 
 def test_a_launcher_that_is_not_there_is_one_line(tmp_path: Path):
-    with pytest.raises(GangFailedError, match=r"compute.launcher 'srunn -N 2' was not found on"):
+    with pytest.raises(GangFailedError, match=r"compute\.launcher 'srunn -N 2' .*not found"):
         LauncherGang("srunn -N 2", ["true"], 2, tmp_path, tmp_path)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_a_fault_of_its_own_is_told_and_not_tried_again(tmp_path: Path):
 
 
 def test_a_gang_that_gets_no_further_is_given_up(tmp_path: Path):
-    with pytest.raises(GangFailedError, match=r"SIGKILL\); the gang was lost 3 times without"):
+    with pytest.raises(GangFailedError, match=r"SIGKILL\); .*lost 3 times"):
         list(gang(tmp_path, "point 4, kill 0, sleep 60"))
     assert starts(tmp_path) == 4  # The first one got to the point.
 
@@ -107,9 +108,7 @@ def test_a_gang_whose_machine_is_taken_away_begins_again(tmp_path: Path):
     # Whichever is gone first is named, and may be gone before the other has told of its start.
     lost, again = [p.note for p in found][-2:]
     assert lost.partition(" was lost ")[0] in ("rank 0", "rank 1")
-    assert lost.endswith(
-        "(its machine is taken away; the state was saved); all members are restarted"
-    )
+    assert re.search("taken away; the state was saved.*restarted", lost)
     assert again == "start 1"
 
 
@@ -177,5 +176,5 @@ def test_members_share_cores_and_gpus():
         member_environment(0, 2, own | {"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
     )
     assert member_environment(0, 4, own)["XLA_FLAGS"].endswith("eigen=false")
-    with pytest.raises(ValueError, match=r"processes must divide the GPUs .* 4, got 3; set"):
+    with pytest.raises(ValueError, match=r"processes .* 4, got 3"):
         member_environment(0, 3, own)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_a_body_is_bounded_whether_its_length_is_announced_or_not():
     assert bounded.post("/", content=b"x" * (2**18 + 1)).status_code == 413
     pieces = bounded.post("/", content=(b"x" * 2**17 for _ in range(3)))
     assert pieces.status_code == 413
-    assert pieces.json() == {"detail": "the body must be at most 0.25 MiB."}
+    assert re.search(r"\b0\.25 MiB", pieces.json()["detail"])
     assert read == [2**18]
 
 

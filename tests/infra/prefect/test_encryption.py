@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sqlite3
 import stat
 import subprocess
@@ -63,10 +64,10 @@ def test_without_a_home_it_is_beside_the_database_and_alerts_want_another(
     assert key_file() == tmp_path / "prefect" / "key"
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
     told = capsys.readouterr().err
-    assert f"is kept in {key_file()}, and alerts need one elsewhere, PARCEL_KEY." in told
+    assert re.search(rf"{re.escape(str(key_file()))}.* PARCEL_KEY\b", told)
     assert read_or_draw_key() == key
     assert capsys.readouterr().err == ""
-    with pytest.raises(ConfigError, match="--alert needs PARCEL_KEY, a file outside of the store"):
+    with pytest.raises(ConfigError, match="--alert needs PARCEL_KEY"):
         check_key_stays_apart()
     monkeypatch.setenv("PARCEL_KEY", str(tmp_path / "mine"))
     check_key_stays_apart()
@@ -102,7 +103,7 @@ def test_it_is_drawn_once_in_a_file_of_its_owner(
     assert read_or_draw_key() == key
     assert stat.S_IMODE(key_file().stat().st_mode) == 0o600
     told = capsys.readouterr().err
-    assert told.startswith(f"parcel: {key_file()} was open to others (mode 644); it is yours alone")
+    assert re.match(rf"parcel: {re.escape(str(key_file()))} .*\bmode 644\b", told)
 
 
 def test_a_key_that_the_user_gives_a_server_counts(settings: Path, monkeypatch: pytest.MonkeyPatch):
@@ -189,7 +190,7 @@ def test_a_copy_of_the_store_gives_no_address_and_an_earlier_versions_key_goes(
         assert secret.encode() not in held
     # Elsewhere the server starts, says which blocks it cannot read, and leaves them as they are.
     monkeypatch.setenv("PARCEL_KEY", str(tmp_path / "elsewhere"))
-    assert client(store, SECRET).startswith("--alert cannot replace parcel-alert-lab-0 on the serv")
+    assert re.match("--alert .*parcel-alert-lab-0 ", client(store, SECRET))
     assert "another key" in (store / "prefect" / "server.log").read_text()
     monkeypatch.delenv("PARCEL_KEY")
     assert client(store) == SECRET

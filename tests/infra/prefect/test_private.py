@@ -53,19 +53,17 @@ def test_a_file_system_without_modes_is_told_as_that(
     folder.rmdir()
     folder.mkdir(mode=0o755)
     with (
-        pytest.raises(
-            ConfigError, match=r"--store: .*/prefect is open to other users, and its"
-        ) as e,
+        pytest.raises(ConfigError, match=r"--store: .*/prefect is open") as e,
         server_of(tmp_path),
     ):
         pass
-    assert "mount it with umask=077, or use a folder on another file system" in str(e.value)
+    assert "umask=077" in str(e.value)
     assert "another user's" not in str(e.value)
     key = tmp_path / "key"
     key.write_text("x")
     monkeypatch.setenv("PARCEL_KEY", str(key))
     monkeypatch.delenv(encryption.VARIABLE, raising=False)
-    with pytest.raises(ConfigError, match=r"PARCEL_KEY must be .* its file system does not let"):
+    with pytest.raises(ConfigError, match=r"PARCEL_KEY .* file system"):
         encryption.read_or_draw_key()
     with pytest.raises(ModeRefusedError), open_private(key, "a"):
         pass
@@ -85,7 +83,7 @@ def test_a_folder_of_ones_own_that_may_not_be_written_is_not_told_as_anothers():
         folder = locks(Path(store))[0].parent
         folder.chmod(0o500)
         with (
-            pytest.raises(ConfigError, match=r"users\.lock must be yours to write, got Permission"),
+            pytest.raises(ConfigError, match=r"users\.lock .*got Permission"),
             server_of(Path(store)),
         ):
             pass

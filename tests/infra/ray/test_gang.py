@@ -220,7 +220,7 @@ def test_members_on_two_tpu_slices_learn_of_both(
         log = tmp_path / "launcher.log"
         wait_for(lambda: {rank for rank, code in gang.exit_codes().items() if code == 0}, 5, log)
         found = [str(read_message(place, f"of-{rank}")).split() for rank in range(4)]
-        with pytest.raises(GangFailedError, match="must be a multiple of 2, the hosts of a slice"):
+        with pytest.raises(GangFailedError, match="multiple of 2, "):
             list(
                 supervise(
                     lambda at: LauncherGang(launcher, ["python"], 3, at, tmp_path / "3"),

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shlex
 import signal
 import threading
@@ -105,10 +106,8 @@ def test_a_job_too_large_for_every_node_says_so(server: JobServer):
     job = server.submit("large", ENDLESS, num_cpus=64)
     with pytest.raises(RuntimeError) as caught:
         end_of(server, job)
-    assert str(caught.value) == (
-        "no node of the cluster has 64 CPU, and none came in 4 s (compute.node_wait); there are "
-        "1 with 5 CPU and 4 TPU."
-    )
+    told = r"64 CPU, .* 4 s \(compute\.node_wait\); .* 1 with 5 CPU and 4 TPU\."
+    assert re.search(told, str(caught.value))
 
 
 def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
@@ -244,7 +243,7 @@ def test_the_same_code_is_the_same_archive_so_that_nodes_unpack_it_once():
 
 def test_no_job_server_is_one_clear_line():
     server = JobServer("http://127.0.0.1:9", code={}, node_wait=1)
-    with pytest.raises(RuntimeError, match=r"has no job server that answers at http://127\.0\.0"):
+    with pytest.raises(RuntimeError, match=r"no job server .*http://127\.0\.0"):
         server.submit("any", ENDLESS, num_cpus=1)
     server.close()
 

@@ -267,7 +267,7 @@ def test_a_gang_that_cannot_start_fails_at_once(
         starts.append(place)
         return LauncherGang(f"{launcher} --python none", ["python"], 2, place, tmp_path)
 
-    with pytest.raises(GangFailedError, match=r"^a process of the launcher: rank . on .* has no"):
+    with pytest.raises(GangFailedError, match=r": rank . on .* has no"):
         list(supervise(start, str(tmp_path / "gang"), tmp_path))
     assert len(starts) == 1
 
@@ -286,9 +286,7 @@ def test_a_host_with_other_versions_is_refused(tmp_path: Path):
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("jax is ")
-    assert line.endswith(
-        " there and 0.0.1 where the run was started; install both from one constraints.txt."
-    )
+    assert re.search(r"\b0\.0\.1 .*constraints\.txt", line)
 
 
 def test_a_tpu_vm_that_is_not_ready_is_named(tmp_path: Path):
@@ -328,7 +326,7 @@ def test_hosts_of_several_tpu_vms_know_their_slice():
     (first,) = {request["environment"]["MEGASCALE_COORDINATOR_ADDRESS"] for request in requests}
     assert first == "127.0.1.0"
     assert requests[3]["command"] == ["-m", "flows.steps.member"]
-    with pytest.raises(LaunchError, match=r"^TPU VMs that train together must .* got 2, 1\.$"):
+    with pytest.raises(LaunchError, match=r"^TPU VMs that train together .*got 2, 1\.$"):
         hosts_of([node(*HOSTS), node(HOSTS[0])], False)
 
 
@@ -390,6 +388,6 @@ def test_gcloud_itself_describes_a_tpu_vm(tmp_path: Path):
             said[name] = done.stderr
         with contextlib.suppress(OSError):
             server.shutdown()
-    assert "must be 1, the hosts of pod, or 1; got 2" in said["pod"]
+    assert re.search("must be 1, .*got 2", said["pod"])
     assert said["other"].startswith("TPU VM other: ERROR: (gcloud.compute.tpus.tpu-vm.describe)")
     assert len(said["other"].splitlines()) == 1

@@ -326,7 +326,7 @@ def test_a_record_of_other_types_or_of_a_later_format_stops_it(
     path = store.state / "runs" / "r.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     before = snapshot(store.state)
-    with pytest.raises(RecordError, match=rf"runs/r\.json cannot be read: {told}; restore it, or"):
+    with pytest.raises(RecordError, match=rf"runs/r\.json .*{told}"):
         gc.delete_garbage(store, older_than=0)
     assert snapshot(store.state) == before
 
@@ -344,7 +344,7 @@ def test_what_a_record_names_stays_whatever_its_config_says(store: Store):
 def test_a_pin_of_unknown_content_stops_it_until_its_holder_must_be_dead(store: Store):
     make(store, "made")
     store.files.put("pins/run.json", b"")
-    with pytest.raises(RecordError, match=r"pins/run\.json cannot be read: no lease"):
+    with pytest.raises(RecordError, match=r"pins/run\.json .*no lease"):
         gc.delete_garbage(store, older_than=0)
     make_old(store.state / "pins" / "run.json")
     assert names(gc.delete_garbage(store, older_than=0)) == [("artifact", "made")]
@@ -369,7 +369,7 @@ def test_a_listing_of_sources_that_is_damaged_stops_it(store: Store):
     note_run(store, make(store, "made", source=source))
     (store.state / "sources" / source).write_text("{")
     before = snapshot(store.state)
-    with pytest.raises(ValueError, match="other bytes than its name says; restore it, or"):
+    with pytest.raises(ValueError, match="other bytes than its name"):
         gc.delete_garbage(store, older_than=0)
     assert snapshot(store.state) == before
 
@@ -649,7 +649,7 @@ def test_manifests_in_a_circle_stop_it(tmp_path: Path):
     values = json.loads(name.read_text())
     values["inputs"] = {"data": {"key": second.key, "content": second.manifest.content}}
     name.write_text(json.dumps(values))
-    with pytest.raises(ValueError, match="must not name each other in a circle, got") as refused:
+    with pytest.raises(ValueError, match="circle, got") as refused:
         gc.delete_garbage(store, older_than=0.0)
     assert first.key in str(refused.value)
     assert (first.path / "a.txt").exists()

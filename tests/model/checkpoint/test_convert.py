@@ -242,7 +242,7 @@ def test_the_vocabulary_of_a_llava_gets_places_and_masks(tmp_path):
         assert made[path].shape == (pieces + 1152, 20)
         np.testing.assert_array_equal(made[path][:pieces], plain[path][:pieces])
     assert not (tmp_path / "made" / "hugging_face.json").exists()
-    with pytest.raises(RequestError, match=r"got clip, llama and mlp: `parcel release` writes"):
+    with pytest.raises(RequestError, match=r"got clip, llama and mlp: `parcel release`"):
         export_checkpoint(tmp_path / "made", tmp_path / "back", None)
 
 

@@ -64,7 +64,7 @@ def test_two_keys_for_one_parameter_are_refused(tmp_path):
     tensors = hugging_face()
     tensors["model.language_model.norm.weight"] = np.zeros(10, np.float32)
     folder = write_hugging_face(tmp_path / "hf", tensors, config_of())
-    with pytest.raises(NamesError, match=r"must hold language_model.model.norm.weight once"):
+    with pytest.raises(NamesError, match=r"language_model\.model\.norm\.weight once"):
         open_source(folder)
 
 
@@ -149,5 +149,5 @@ def test_connectors_stay_here(tmp_path):
     vision = dataclasses.replace(ODD.vision, image_px=40)
     cfg = ModelConfig(vision=vision, text=ODD.text, connector=ConnectorConfig(kind="m3"))
     folder = ours(tmp_path / "ours", cfg)
-    with pytest.raises(RequestError, match=r"SRC must be a vanilla model .* got 'm3'"):
+    with pytest.raises(RequestError, match=r"SRC .*vanilla.* got 'm3'"):
         export_checkpoint(folder, tmp_path / "x", None)

@@ -30,7 +30,7 @@ def test_configs_survive_json():
 
 
 def test_unknown_key_is_refused():
-    with pytest.raises(ValueError, match="no field 'depht'; accepted: family, image_px"):
+    with pytest.raises(ValueError, match=r"'depht'; .*family, image_px"):
         config_from_json(VisionConfig, '{"depht": 3}')
 
 
@@ -55,7 +55,7 @@ def test_stated_digest_is_not_believed(tmp_path):
     stated = save_checkpoint(tmp_path, model=MODEL, params=PARAMS, tokenizer=None, mask_codec=None)
     assert checked_digest(tmp_path) == stated
     (tmp_path / "digest.txt").write_text("0" * 64)
-    with pytest.raises(ValueError, match=r"digest .* states '000000000000': it was changed; con"):
+    with pytest.raises(ValueError, match=r"digest .* states '000000000000'"):
         checked_digest(tmp_path)
 
 

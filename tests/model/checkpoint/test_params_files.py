@@ -106,7 +106,7 @@ def test_a_flipped_bit_is_found(written: Path, tmp_path: Path):
 
 
 def test_a_type_that_the_format_lacks_is_named(tmp_path: Path):
-    with pytest.raises(ValueError, match=r"x must be one of float64, .* got complex64"):
+    with pytest.raises(ValueError, match=r"x .*float64.*got complex64"):
         write_params({"x": np.zeros(3, np.complex64)}, put_into(tmp_path))
 
 

@@ -287,7 +287,7 @@ def test_the_processor_shows_what_a_record_shows(mode: str, background: str, asp
 
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_the_processor_refuses_pixels_without_a_range(mode: str):
-    with pytest.raises(ValueError, match=f"8 or 16 bits, got mode {mode}, of 32 bits"):
+    with pytest.raises(ValueError, match=f"8 or 16 bits, got mode {mode}"):
         _released_pixels(image_px=32)(Image.new(mode, (40, 40)))
 
 
@@ -334,7 +334,7 @@ def test_a_connector_of_ones_own_is_refused_before_it_is_imported(pieces: Path, 
 def test_a_torch_class_is_for_a_connector_of_ones_own(pieces: Path, tmp_path: Path):
     release(tmp_path, CONFIGS["mqt"], pieces)
     author = TorchClass(file=tmp_path / "mine.py", name="Mine")
-    with pytest.raises(RequestError, match=r"--torch is for a connector of your own, got 'mqt'"):
+    with pytest.raises(RequestError, match=r"--torch .*got 'mqt'"):
         compare_checkpoint(tmp_path / "checkpoint", author)
 
 

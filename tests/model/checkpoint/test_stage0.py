@@ -146,7 +146,7 @@ def test_a_lost_layer_and_a_lost_norm_are_named(tmp_path):
         arrays = dict(file)
     lost = "params/img/Transformer/encoderblock_1/LayerNorm_0/bias"
     np.savez(tmp_path / "a.npz", **{key: x for key, x in arrays.items() if key != lost})
-    with pytest.raises(NamesError, match=r"LayerNorm_0/bias must come once for each of 3 layers"):
+    with pytest.raises(NamesError, match=r"LayerNorm_0/bias .* 3 layers"):
         stage0.open_towers(tmp_path / "a.npz", text)
     norm = "params/img/Transformer/encoder_norm/scale"
     np.savez(tmp_path / "b.npz", **{key: x for key, x in arrays.items() if key != norm})
@@ -247,10 +247,10 @@ def test_towers_of_two_codebases_are_joined(tmp_path):
 
 def test_a_folder_of_the_other_kind_is_refused(tmp_path):
     text = decoder_folder(tmp_path / "text", "clip_a", "llama_a", "alone")
-    with pytest.raises(ValueError, match=r"model_type must be one of siglip.*got 'llama'"):
+    with pytest.raises(ValueError, match=r"model_type .*siglip.*'llama'"):
         stage0.open_towers(text, text)
     vision = tower_folder(tmp_path / "vision", "clip_a", "llama_a", "clip")
-    with pytest.raises(ValueError, match=r"model_type must be one of gemma2.*got 'what'"):
+    with pytest.raises(ValueError, match=r"model_type .*gemma2.*'what'"):
         stage0.open_towers(vision, vision)
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / "config.json").write_text(json.dumps(TOWERS["clip_a"]))

@@ -58,7 +58,7 @@ def test_what_is_told_of_one_that_keeps_them():
     assert told["programs"] == "3 for 3 budgets"
     assert told["budgets"] == "6, 14, 250"
     assert told["masking"] == "no slot is ever masked"
-    assert told["nesting"].endswith("its tokens are the first ones of a larger budget's")
+    assert "first ones" in told["nesting"]
 
 
 @pytest.mark.slow
@@ -90,9 +90,7 @@ def test_a_broken_promise_is_told(name: str, promise: str, told: str):
 
 def test_a_study_is_told_without_computing():
     check_shapes(tiny_config(f"{OWN}:ReadsBeyond"))
-    with pytest.raises(
-        ValueError, match=r"own_connectors:TooFew breaks 'programs': bucket 32 must"
-    ):
+    with pytest.raises(ValueError, match=r"own_connectors:TooFew .*'programs': bucket 32 "):
         check_shapes(tiny_config(f"{OWN}:TooFew"))
     with pytest.raises(ValueError, match="breaks 'programs': TypeError: cannot reshape"):
         check_shapes(with_heads(tiny_config(f"{OWN}:Prefix"), 5))

@@ -143,7 +143,7 @@ def test_hosts_share_a_batch_and_read_blocks_of_their_own(tmp_path, tokenizer, m
     blocks = 700 // 4
     assert len(read[0]) == blocks
     assert sum(map(len, read[1:])) <= blocks + 4
-    with pytest.raises(ValueError, match=r"batch_size must be a multiple of num_hosts=3"):
+    with pytest.raises(ValueError, match=r"batch_size .*num_hosts=3"):
         load(host=0, num_hosts=3)
 
 
@@ -193,7 +193,7 @@ def test_records_of_one_name_with_other_numbers_of_images_keep_their_own(tmp_pat
             assert len(found) == examples.images_of(step)
     unweighted = Examples([mixed, more], BatchConfig(batch_size=2), SEEDS)
     assert [unweighted.draws(step) for step in range(9)] == [examples.draws(i) for i in range(9)]
-    with pytest.raises(ValueError, match=r"no part 'color@3' in the data. Accepted: color\."):
+    with pytest.raises(ValueError, match=r"'color@3' .*Accepted: color\."):
         Examples([mixed], BatchConfig(mixture=(("color@3", 1),)), SEEDS)
 
 
@@ -269,7 +269,7 @@ def test_records_come_by_id_from_many_shards(tmp_path):
     ids = [record.id for record in records_by_id(open_parts([folder]))]
     assert ids == [f"p/{i:03d}" for i in range(20)]
     folder = write_dataset(tmp_path / "e", {"a": parts["a"][::-1]})
-    with pytest.raises(ValueError, match=r"must be sorted by id within a shard, got 'p/015' after"):
+    with pytest.raises(ValueError, match=r"sorted by id .*got 'p/015' after"):
         list(records_by_id(open_parts([folder])))
 
 
@@ -348,7 +348,7 @@ def test_masks_are_filled_in_by_place_and_not_by_name():
 
 
 def test_unknown_part_names_those_there_are(data: str, tokenizer: Tokenizer):
-    with pytest.raises(ValueError, match=r"no part 'vqa' in the data. Accepted: color, segment"):
+    with pytest.raises(ValueError, match=r"'vqa' .*Accepted: color, segment"):
         samples_of_step(data, BatchConfig(mixture=(("vqa", 1.0),)), SEEDS, 0)
 
 

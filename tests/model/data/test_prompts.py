@@ -107,9 +107,7 @@ def test_a_long_question_keeps_what_asks_for_the_answer(llama: Path):
     assert row["mask_input"].all()
     shorter = eval_row(tokenizer, "red?", len(whole), prompt="llava")
     assert shorter["mask_input"].sum() == len(prefix_ids(tokenizer, "red?", "llava"))
-    with pytest.raises(
-        ValueError, match=r"text_len .* must leave room for a question in prompt ll"
-    ):
+    with pytest.raises(ValueError, match=r"text_len .* prompt ll"):
         eval_row(tokenizer, "is it red? " * 9, 20, prompt="llava")
 
 
@@ -153,6 +151,6 @@ def test_later_turns_of_paligemma_are_causal_and_their_answers_learned(llama: Pa
 
 
 def test_names_are_checked():
-    with pytest.raises(ValueError, match="prompt must be one of paligemma, llava, llava-plain, go"):
+    with pytest.raises(ValueError, match=r"prompt .*paligemma, llava, llava-plain, go"):
         prefix_ids(None, "", "vicuna")  # type: ignore[arg-type]
     assert not PROMPTS["paligemma"].causal

@@ -89,5 +89,5 @@ def test_a_late_step_draws_what_an_undisturbed_run_does(data: str):
 
 def test_a_record_without_suffix_is_an_error(tmp_path: Path):
     record = dataclasses.replace(color_record(0), suffixes=())
-    with pytest.raises(ValueError, match="'color/000' has no suffix; only evaluation can use it"):
+    with pytest.raises(ValueError, match="'color/000' has no suffix"):
         walk(record, 0, 1)

@@ -111,13 +111,13 @@ def test_the_finished_hypothesis_is_the_likeliest_and_no_longer_one_gains_by_its
 
 def test_errors_name_the_range():
     case = make_case("m3")
-    with pytest.raises(ValueError, match=r"num_beams must be in 1\.\.36 .*got 37"):
+    with pytest.raises(ValueError, match=r"num_beams .*1\.\.36 .*got 37"):
         _search(case, 37, 1, max_new_tokens=2)
     with pytest.raises(ValueError, match="beams must be at least 1"):
         Decoding(beams=0)
-    with pytest.raises(ValueError, match=r"temperature must be 0 with beams=2.*got 0\.5"):
+    with pytest.raises(ValueError, match=r"temperature must be 0 .*beams=2.*got 0\.5"):
         Decoding(beams=2, temperature=0.5)
-    with pytest.raises(ValueError, match=r"top_p needs a temperature above 0.*got 0\.5"):
+    with pytest.raises(ValueError, match=r"top_p .*temperature above 0.*got 0\.5"):
         Decoding(top_p=0.5)
 
 

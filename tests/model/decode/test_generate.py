@@ -150,5 +150,5 @@ def test_a_seed_draws_the_same_tokens_again():
     one = _generate(case, sampling=draw, key=jax.random.key(1))
     np.testing.assert_array_equal(one, _generate(case, sampling=draw, key=jax.random.key(1)))
     assert not np.array_equal(one, _generate(case, sampling=draw, key=jax.random.key(2)))
-    with pytest.raises(ValueError, match=r"key must be given to sample at temperature 1\.5"):
+    with pytest.raises(ValueError, match=r"key .*temperature 1\.5"):
         _generate(case, sampling=draw)

@@ -92,10 +92,10 @@ def test_prompts_of_about_one_length_share_a_program_and_long_ones_are_not_cut(c
 
 
 def test_errors_name_what_is_missing(checkpoint: Path):
-    with pytest.raises(ValueError, match=r"tokenizer must be a SentencePiece file, got nowhere"):
+    with pytest.raises(ValueError, match=r"tokenizer .*SentencePiece.*got nowhere"):
         Predictor(checkpoint, tokenizer="nowhere")
     predictor = Predictor(checkpoint)
-    with pytest.raises(ValueError, match=r"budget must be one of 16, 18, .* got 15"):
+    with pytest.raises(ValueError, match=r"budget .*16, 18.*got 15"):
         predictor.answer(IMAGES, PROMPT, budget=15)
     with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
         predictor.answer(IMAGES, PROMPT, budget=16, max_tokens=0)

@@ -298,13 +298,13 @@ def test_a_question_of_mmbench_counts_if_each_of_its_rotations_is_right():
 
 
 def test_scorers_of_other_metrics_do_not_merge():
-    with pytest.raises(ValueError, match="metric must be 'vqa' to be merged, got 'anls'"):
+    with pytest.raises(ValueError, match=r"metric .*'vqa'.* got 'anls'"):
         Scorer("vqa").merge(Scorer("anls"))
 
 
 @pytest.mark.parametrize("metric", ["vqa", "cider", "bleu"])
 def test_nothing_has_no_score(metric: str):
-    with pytest.raises(ValueError, match="there must be at least one prediction, got none"):
+    with pytest.raises(ValueError, match="at least one prediction, got none"):
         Scorer(metric).finish()
 
 

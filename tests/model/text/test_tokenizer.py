@@ -109,7 +109,7 @@ def test_ids_of_a_gemma3(kinds: dict[str, Tokenizer]):
 @pytest.mark.skipif(importlib.util.find_spec("tokenizers") is not None, reason="it is installed")
 def test_a_missing_library_is_named(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {}}))
-    with pytest.raises(ValueError, match=r"pip install tokenizers, or give a SentencePiece file"):
+    with pytest.raises(ValueError, match=r"pip install tokenizers\b"):
         Tokenizer(tmp_path / "tokenizer.json")
 
 

@@ -64,9 +64,7 @@ def test_the_first_loss_that_is_no_number_is_named_though_it_is_read_later(tmp_p
 @pytest.mark.parametrize("total_steps", [1, 2])
 def test_parameters_that_are_no_numbers_are_not_saved(tmp_path, inputs, total_steps: int):
     train = dataclasses.replace(TRAIN, peak_lr=1e39, save_steps=1, total_steps=total_steps)
-    with pytest.raises(
-        NotFiniteError, match=r"^step 1: the loss is finite, but the parameters after"
-    ):
+    with pytest.raises(NotFiniteError, match=r"^step 1: the loss is finite, .*parameters"):
         list(run(tmp_path, inputs, train))
     assert saved(tmp_path) == set()
     assert not (tmp_path / "out/digest.txt").exists()

@@ -52,7 +52,7 @@ def test_resized_positions_keep_corners_and_planes():
 
 
 def test_positions_of_no_square_are_refused():
-    with pytest.raises(ValueError, match="must be of a square grid, got 15 for 64"):
+    with pytest.raises(ValueError, match="square grid, got 15 for 64"):
         resize_positions(np.zeros((15, 2)), 64)
 
 
@@ -146,5 +146,5 @@ def test_a_class_tokens_row_stays_when_a_tower_is_resized(monkeypatch: pytest.Mo
 
 
 def test_a_grid_with_a_class_token_does_not_fit_one_without():
-    with pytest.raises(ValueError, match="must be of a square grid, got 17 for 64"):
+    with pytest.raises(ValueError, match="square grid, got 17 for 64"):
         resize_positions(np.zeros((17, 2)), 64)

@@ -47,14 +47,14 @@ def test_declared_buckets_are_those_of_the_listed_budgets():
 
 def test_undeclared_program_is_an_error():
     model, train = tiny_model("mqt", (20, 40, 64)), TrainConfig(budgets=(16,))
-    with pytest.raises(ValueError, match=r"budget 64 needs a program for 64 .* declared: \[20\]"):
+    with pytest.raises(ValueError, match=r"budget 64 .* declared: \[20\]"):
         step_programs(model, train)(None, {}, 64, None)  # type: ignore[arg-type]
 
 
 def test_undeclared_number_of_images_is_an_error():
     rates, batch = Rates(learning=1e-3, decay=0.0), {"image": np.zeros((2, 4, 8, 8, 3), np.uint8)}
     programs = step_programs(tiny_model(), TrainConfig(), (1, 16))
-    with pytest.raises(ValueError, match=r"image has 4 images per example, .*declared: \[1, 16\]"):
+    with pytest.raises(ValueError, match=r"\b4 images .*declared: \[1, 16\]"):
         programs(None, batch, 64, rates)  # type: ignore[arg-type]
 
 
@@ -63,9 +63,7 @@ def test_a_program_that_was_not_compiled_ahead_is_an_error():
     programs = StepPrograms(model, TrainConfig(batch_size=1), make_mesh())
     programs.compile_ahead(None, [])  # type: ignore[arg-type]
     batch = {"image": np.zeros((1, 1, 32, 32, 3), np.uint8)}
-    with pytest.raises(
-        LookupError, match=r"no program was compiled for 1 images with 30 slots each"
-    ):
+    with pytest.raises(LookupError, match=r"\b1 images .*\b30 slots"):
         programs(None, batch, 22, rates)  # type: ignore[arg-type]
 
 
@@ -151,7 +149,7 @@ def test_dropout_is_drawn_from_seed_and_step_and_without_it_nothing_is():
     assert tuple(dropout_key(train, 3, 7)) in drawn
     assert dropout_key(TrainConfig(), 3, 7) is None
     rates = Rates(learning=1e-3, decay=0.0)
-    with pytest.raises(ValueError, match=r"dropout_key must be given .* train.dropout=0.1"):
+    with pytest.raises(ValueError, match=r"dropout_key .*train\.dropout=0\.1"):
         step_programs(tiny_model(), train)(None, {}, 64, rates)  # type: ignore[arg-type]
     assert step_programs(tiny_model(), train) is not step_programs(tiny_model(), TrainConfig())
 

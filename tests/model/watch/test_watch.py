@@ -255,7 +255,7 @@ def test_a_probe_learns_and_leaves_the_stage_its_parameters(tmp_path: Path, give
 
 def test_budgets_that_the_connector_does_not_serve_are_refused(given: dict[str, Any]):
     looked = dataclasses.replace(LOOK, budgets=(17,))
-    with pytest.raises(ValueError, match=r"budget must be one of .*, got 17"):
+    with pytest.raises(ValueError, match=r"budget .*got 17"):
         HeldOut(
             (given["held_out"],),
             looked,

@@ -53,7 +53,7 @@ def test_a_broken_promise_is_exit_code_1(parcel, folder: Path):
     assert code == 1
     (masking,) = [line for line in out.splitlines() if line.startswith("masking")]
     assert masking.split()[1] == "BROKEN"
-    assert "slots beyond the budget must not be read" in masking
+    assert "slots beyond the budget" in masking
 
 
 def test_ours_are_checked_the_same_way(parcel, folder: Path):
@@ -152,4 +152,4 @@ def test_a_broken_class_is_named_at_the_users_own_line(parcel, folder: Path, tex
 def test_a_misspelt_class_is_told_with_the_one_that_is_meant(parcel, folder: Path):
     code, _, err = parcel("model", "check", "own_ripples_here.py:Rippel", "--config", "small.yaml")
     assert code == 2
-    assert "own_ripples_here.py must define it; did you mean Ripple?" in err
+    assert re.search(r"own_ripples_here\.py .*did you mean Ripple\?", err)

@@ -1,6 +1,7 @@
 """`parcel data`: what is there, what is missing or refused, exit codes."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -42,21 +43,21 @@ def test_table_lists_rows_missing_files_and_a_summary(check, tmp_path):
     assert " ".join(docvqa.split()) == (
         "DocVQA (val) docvqa val 1 of 1 1 (differs), 1 malformed 5,349 0 of 1"
     )
-    assert "missing gqa/testdev_balanced_questions.json (published at cs.stanford.edu" in told
-    assert lines[-1] == "3 of 51 rows can be read, 0 hold the published number"
+    assert re.search(r"missing gqa/testdev_balanced_questions\.json .*cs\.stanford\.edu", told)
+    assert re.match(r"3 of 51 .* 0 ", lines[-1])
     assert len(set(lines)) == len(lines)
 
 
 def test_a_data_root_with_the_files_of_no_benchmark_is_no_success(check, tmp_path):
     code, told = check("--benchmarks", tmp_path)
-    assert told.splitlines()[-1] == "0 of 51 rows can be read, 0 hold the published number"
+    assert re.match(r"0 of 51 .* 0 ", told.splitlines()[-1])
     assert code == 1
 
 
 def test_without_a_folder_it_says_what_is_needed(check):
     code, told = check("--benchmarks")
     assert code == 0
-    assert "needs refcoco/refcoco+/refs(unc).p (published at github.com/lichengunc/refer)" in told
+    assert re.search(r"refcoco/refcoco\+/refs\(unc\)\.p .*github\.com/lichengunc/refer\b", told)
     assert "missing" not in told
 
 
@@ -73,7 +74,7 @@ def test_damaged_file_fails(check, tmp_path):
     code, told = check("--benchmarks", tmp_path)
     assert code == 1
     assert "unreadable docvqa val: " in told
-    assert "val_v1.0.json must hold a list under 'data'" in told
+    assert re.search(r"val_v1\.0\.json .*'data'", told)
 
 
 def test_a_corpus_is_checked_before_it_is_prepared(check, tmp_path):
@@ -82,24 +83,17 @@ def test_a_corpus_is_checked_before_it_is_prepared(check, tmp_path):
     assert code == 1
     lines = [" ".join(line.split()) for line in told.splitlines()]
     assert lines[0] == "docvqa/val: 2 inputs = 0 records + 2 rejects"
-    assert lines[2:4] == [
-        "rejected: 1 x decode: No such file or directory: …",
-        "docvqa/val/pybv_81.png#49153: No such file or directory: docvqa/documents/pybv_81.png",
-    ]
-    assert lines[-1] == (
-        "preparing would fail: 2 of 2 inputs were rejected (100.0%), max_reject_rate is 5.0%; "
-        "repair what is named above"
-    )
+    assert lines[2].startswith("rejected: 1 x decode: ")
+    assert re.match(r"docvqa/val/pybv_81\.png#49153: .*: docvqa/documents/pybv_81\.png", lines[3])
+    assert re.search(r"fail: 2 of 2 .*100\.0%.* max_reject_rate .*5\.0%", lines[-1])
     put_image(tmp_path / "docvqa/val/documents/pybv_81.png")
     words = ("--source", "docvqa", "--split", "val", "--prepare", "max_reject_rate=0.5")
     code, told = check(tmp_path, *words)
     assert code == 0
-    assert told.splitlines()[-4:] == [
-        "opened: 1 of 1 pictures",
-        "modes: RGB 1",
-        "sizes: 40, 40, 40 wide, 30, 30, 30 high (smallest, median, largest)",
-        "ready to prepare; what is rejected is left out",
-    ]
+    opened, modes, sizes, last = told.splitlines()[-4:]
+    assert (opened, modes) == ("opened: 1 of 1 pictures", "modes: RGB 1")
+    assert sizes.startswith("sizes: 40, 40, 40 wide, 30, 30, 30 high")
+    assert last.startswith("ready")
     code, told = check(tmp_path, *words, "--json")
     found = json.loads(told)
     assert (code, found["failure"], found["pictures"]["modes"]) == (0, "", {"RGB": 1})
@@ -187,29 +181,27 @@ def test_licences_of_a_corpus_and_what_would_be_dropped(check, tmp_path):
         tmp_path / "jsonl/fetched.json", json.dumps({"a.zip": {"licence": {"licence": "ISC"}}})
     )
     assert "licences: MIT 2, ISC 1" in check(tmp_path, "--source", "jsonl")[1].splitlines()
-    with pytest.raises(
-        ConfigError, match=r"licences.allow must name .*got 'mit'.*nearest is 'MIT'"
-    ):
+    with pytest.raises(ConfigError, match=r"licences\.allow .*'mit'.*'MIT'"):
         check(tmp_path, "--source", "jsonl", "--allow", "mit", "--allow", "CC0-1.0")
 
 
 def test_wrong_requests_are_refused(check, tmp_path):
-    with pytest.raises(ConfigError, match="data check needs what to check"):
+    with pytest.raises(ConfigError, match="data check needs"):
         check()
-    with pytest.raises(ConfigError, match=r"dataset must be a prepared one, .*got .*no dataset"):
+    with pytest.raises(ConfigError, match=r"dataset .*got .*no dataset"):
         check(tmp_path)
-    with pytest.raises(ConfigError, match=r"source must be one of .*ai2d, .*got 'docvqb'"):
+    with pytest.raises(ConfigError, match=r"source .*ai2d, .*'docvqb'"):
         check(tmp_path, "--source", "docvqb")
-    with pytest.raises(ConfigError, match=r"docvqa is not a folder; check data_root and path"):
+    with pytest.raises(ConfigError, match=r"docvqa .*data_root and path"):
         check(tmp_path, "--source", "docvqa")
-    with pytest.raises(ConfigError, match=r"data_root must be a folder, got .*nowhere"):
+    with pytest.raises(ConfigError, match=r"data_root .*nowhere"):
         check("--benchmarks", tmp_path / "nowhere")
     setting = ("--source", "docvqa", "--prepare")
     with pytest.raises(ConfigError, match=r"max_reject_rte \(max_reject_rate\?\); accepted: imag"):
         check(tmp_path, *setting, "max_reject_rte=1")
-    with pytest.raises(ConfigError, match=r"--prepare .*max_reject_rate must be in \[0, 1\].* 7"):
+    with pytest.raises(ConfigError, match=r"--prepare .*max_reject_rate .*\[0, 1\].* 7"):
         check(tmp_path, *setting, "prepare.max_reject_rate=7")
-    with pytest.raises(ConfigError, match=r"--prepare must look like .*, got 'all'"):
+    with pytest.raises(ConfigError, match=r"--prepare .*'all'"):
         check(tmp_path, *setting, "all")
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -233,7 +234,7 @@ def test_a_hub_that_asks_for_a_long_pause_is_not_waited_for(fetch, hub):
     done = fetch("tiny", "--accept-licence")
     assert done.code == 1
     assert "cannot be fetched: 429 Too Many Requests" in done.err
-    assert "the same command in 7200 s goes on" in done.err
+    assert " 7200 s " in done.err
     assert len(hub.requests) == 1
 
 
@@ -241,11 +242,11 @@ def test_a_token_is_sent_to_no_server_in_clear(fetch, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
     done = fetch("tiny", "--accept-licence")
     assert done.code == 2
-    assert "HF_ENDPOINT must begin with https:// where HF_TOKEN is set" in done.err
+    assert re.search("HF_ENDPOINT .*https:// .*HF_TOKEN", done.err)
     assert TOKEN not in done.err
     for wrong in ("hub.example", "ftp://hub.example", "https://me:word@hub.example"):
         monkeypatch.setenv("HF_ENDPOINT", wrong)
-        assert "HF_ENDPOINT must be an address such as https://" in fetch("lab/tiny").err
+        assert re.search("HF_ENDPOINT .*https://", fetch("lab/tiny").err)
 
 
 def test_a_commit_stays_until_another_revision_is_named(tmp_path, fetch, hub):
@@ -264,9 +265,9 @@ def test_a_commit_stays_until_another_revision_is_named(tmp_path, fetch, hub):
     for name in ("else/tiny", "else/tiny@main"):
         done = fetch(name, "--accept-licence")
         assert done.code == 2
-        assert "not of else/tiny (fetched.json there): name another folder with --to" in done.err
+        assert re.search("else/tiny .*--to", done.err)
     done = fetch("tiny", "lab/tiny", "--accept-licence")
-    assert done.err.startswith("parcel: tiny and lab/tiny both belong into the folder tiny: ")
+    assert re.match("parcel: tiny and lab/tiny .*folder tiny: ", done.err)
 
 
 def test_a_dry_run_lists_files_and_sizes_without_a_token_or_a_licence(
@@ -362,8 +363,8 @@ def test_a_full_disk_is_named_at_once(tmp_path, fetch, hub):
     (folder / f"{SHARD}.partial").symlink_to("/dev/full")
     done = fetch("tiny", "--accept-licence")
     assert done.code == 1
-    assert f"{SHARD}.partial cannot be written: No space left on device." in done.err
-    assert "the same command goes on from them" in done.err
+    assert re.search(rf"{SHARD}\.partial .*: No space left on device", done.err)
+    assert "the same command goes on" in done.err
     assert hub.fetched().count(SHARD) == 1
 
 
@@ -387,5 +388,5 @@ def test_fetched_weights_and_their_tokenizer_are_converted_until_they_are_damage
     (folder / "model.safetensors").write_bytes(weights)
     done = parcel("model", "convert", folder, tmp_path / "again")
     assert done.code == 2
-    assert "model.safetensors is not what was fetched: it has sha256" in done.err
+    assert re.search(r"model\.safetensors .* sha256", done.err)
     assert not (tmp_path / "again").exists()

@@ -104,7 +104,7 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     before = prepared(opened, corpus)
     asked = [before.key[:20], "--data-root", corpus, "--store", store]
     told = mend(*asked)
-    assert told[1] == "its raw files have not changed; these inputs are rejected:"
+    assert "raw files have not changed" in told[1]
     assert [line.split()[0] for line in told[2:]] == ["rejected"] * 2
     (corpus / "own/9.png").write_bytes(encoded(20, 20, "PNG", seed=9))
     (corpus / "own/3.png").write_bytes(b"torn")
@@ -146,12 +146,12 @@ def test_what_cannot_be_mended_is_said(corpus: Path, tmp_path):
     before = prepared(Store(store), corpus)
     raw = before.manifest.inputs["raw"].key
     where = ["--data-root", corpus, "--store", store]
-    with pytest.raises(ConfigError, match=r"dataset must be a prepared dataset, got raw-files-"):
+    with pytest.raises(ConfigError, match=r"dataset .*got raw-files-"):
         mend(raw, *where)
-    with pytest.raises(ConfigError, match=r"dataset must be an artifact of .*matches: none"):
+    with pytest.raises(ConfigError, match=r"dataset .*matches: none"):
         mend("dataset-ffff", *where)
-    with pytest.raises(ConfigError, match=r"data_root must be an existing folder, got .*nowhere"):
+    with pytest.raises(ConfigError, match=r"data_root .*nowhere"):
         mend(before.key, "--data-root", tmp_path / "nowhere", "--store", store)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RuntimeError, match=r"files own: .*own is not a folder; check data_root"):
+    with pytest.raises(RuntimeError, match=r"files own: .*own .*data_root"):
         mend(before.key, "--data-root", tmp_path / "empty", "--store", store)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_it_tells_first_and_deletes_on_request(store: Store, parcel):
 def test_wrong_requests_are_one_line(store: Store, parcel):
     code, _, err = parcel("gc", "--store", store.state, "--older-than", "week")
     assert (code, err.count("\n")) == (2, 1)
-    assert "--older-than must be a number and d, h, m or s, such as 7d, got 'week'" in err
+    assert re.search("--older-than .* 7d, got 'week'", err)
     (store.state / "store.json").write_text('{"format": 7}')
     code, _, err = parcel("gc", "--store", store.state)
     assert (code, err.count("\n")) == (2, 1)

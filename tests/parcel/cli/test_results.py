@@ -24,7 +24,7 @@ def test_logs_are_shown_alone_and_in_one_line_if_damaged(parcel, log: Path):
     file.write_text(file.read_text()[:-80])
     done = parcel("results", "--predictions", log)
     assert done.code == 2
-    assert "theirs.json is not JSON from line" in done.err
+    assert "theirs.json is not JSON" in done.err
     assert len(done.err.splitlines()) == 1
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_a_metric_of_ones_own_is_named_by_its_file(score, file, tmp_path: Path, 
     done = score("own_near.py:near", file(LINES[1], LINES[0]))
     assert done.code == 2
     where = f"{tmp_path}/own_near.py:2"
-    assert f"line 2: your metric own_near:near fails at {where} for 'a': KeyError: lac" in done.err
+    assert re.search(rf"line 2: .*own_near:near .*{where} .*'a': KeyError: lac", done.err)
     assert "METRIC: own_near has no 'far'" in score("own_near.py:far", file(LINES[0])).err
 
 
@@ -174,6 +175,6 @@ def test_masks_are_drawn_by_the_codec(score, file, monkeypatch: pytest.MonkeyPat
     assert done["score"] == 100.0
     assert done["parts"]["box_accuracy@0.5"]["score"] == 100.0
     done = score("miou", file({**line, "masks": ["x"]}), "--mask-codec", codec)
-    assert (done.code, "masks must be a list of one COCO mask" in done.err) == (2, True)
+    assert (done.code, "masks must be" in done.err) == (2, True)
     done = score("miou", file({**line, "box": [0, 1]}), "--mask-codec", codec)
     assert (done.code, "box must be [ymin, xmin, ymax, xmax]" in done.err) == (2, True)

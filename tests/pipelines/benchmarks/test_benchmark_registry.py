@@ -123,7 +123,7 @@ def test_msvd_takes_eight_frames():
 def test_unknown_names_are_answered_with_the_list():
     with pytest.raises(ValueError, match=r"one of activitynet_cap, .*, xm3600, got 'vqa'"):
         get_benchmark("vqa")
-    with pytest.raises(ValueError, match=r"prompt may hold .*, got \{q\} in 'ask \{q\}'"):
+    with pytest.raises(ValueError, match=r"prompt .*got \{q\} in 'ask \{q\}'"):
         dataclasses.replace(get_benchmark("nlvr"), prompt="ask {q}")
-    with pytest.raises(ValueError, match="nlvr must have a final_split or, if it is zero-shot"):
+    with pytest.raises(ValueError, match="nlvr must have a final_split"):
         dataclasses.replace(get_benchmark("nlvr"), parent="gqa")

@@ -145,7 +145,7 @@ def test_an_empty_archive_is_refused(tmp_path: Path, name: str):
     zipfile.ZipFile(archive, "w").close() if name.endswith("zip") else tarfile.open(
         archive, "w"
     ).close()
-    with pytest.raises(DownloadError, match=f"{name} cannot be unpacked: it is empty"):
+    with pytest.raises(DownloadError, match=f"{name} cannot be unpacked: .*empty"):
         unpack_archive(archive, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -160,7 +160,7 @@ def test_members_cannot_leave_the_folder(tmp_path, fetch, shop):
 def test_an_archive_brings_no_notes_of_its_own(tmp_path: Path):
     notes = json.dumps({"a.txt": {"licence": {"licence": "CC0"}}})
     (tmp_path / "x.zip").write_bytes(zipped(**{"a.txt": "a", "fetched.json": notes}))
-    with pytest.raises(DownloadError, match=r"cannot be unpacked: it has a member fetched\.json"):
+    with pytest.raises(DownloadError, match=r"cannot be unpacked: .*fetched\.json"):
         unpack_archive(tmp_path / "x.zip", tmp_path / "out")
     assert [*tmp_path.iterdir()] == []
 
@@ -173,7 +173,7 @@ def test_an_archive_larger_than_the_disk_is_not_unpacked(tmp_path, monkeypatch):
         ("x.tar.gz", tarred("a.txt", b"text" * 200)),
     ):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(DownloadError, match="it holds 0 GB or more, and 0 GB are free"):
+        with pytest.raises(DownloadError, match="0 GB are free"):
             unpack_archive(tmp_path / name, tmp_path / "out")
     assert [*tmp_path.iterdir()] == []
 
@@ -208,9 +208,9 @@ def test_two_that_fetch_into_one_folder_do_so_one_after_the_other(tmp_path: Path
 
 
 def test_requests_are_checked(tmp_path, fetch):
-    with pytest.raises(ConfigError, match=r"NAME must be one of asked, pictures, got 'nope'"):
+    with pytest.raises(ConfigError, match=r"NAME .*asked, pictures, got 'nope'"):
         fetch("nope")
-    with pytest.raises(ConfigError, match=r"data fetch needs a name; --list"):
+    with pytest.raises(ConfigError, match=r"data fetch needs .*--list"):
         fetch()
     path = tmp_path / "bad.yaml"
     entry = {"folder": "a", "licence": "b", "page": "c", "files": [{"address": "ftp://x"}]}
@@ -224,7 +224,7 @@ def test_requests_are_checked(tmp_path, fetch):
     for address in ("http://x", "http://x/..", "http://x/%2e%2e", "http://x/y/%2e%2e/."):
         entry["files"] = [{"address": address}]
         path.write_text(yaml.safe_dump({"a": entry}))
-        with pytest.raises(ConfigError, match=r"path must be stated where the address ends"):
+        with pytest.raises(ConfigError, match=r"path must be stated"):
             load_catalogue(path)
 
 

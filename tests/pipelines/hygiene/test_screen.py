@@ -181,7 +181,7 @@ def test_command_reports_and_refuses(training, held_out, tmp_path, capsys):
     assert main(words) == 0
     assert "contamination 2, contamination_exact 0, duplicate 4" in capsys.readouterr().out
     assert main(words) == 2
-    assert capsys.readouterr().err.startswith("error: out must be an empty or a new folder")
+    assert capsys.readouterr().err.startswith("error: out must be an empty")
     assert main([*words[:-1], str(tmp_path / "b"), "--duplicates", "drop"]) == 2
     assert not (tmp_path / "b" / REJECTS).exists()
     assert main([str(tmp_path / "none"), "--out", str(tmp_path / "c")]) == 2

@@ -171,7 +171,7 @@ def test_equal_pixels_are_equal_bytes_whatever_stands_beside_them(kind, encoding
 @pytest.mark.parametrize("brand", [b"heic", b"mif1"])
 def test_an_image_that_needs_a_plugin_says_which(brand):
     data = struct.pack(">I", 24) + b"ftyp" + brand + b"\0\0\0\0mif1heic" + b"\0" * 90
-    with pytest.raises(BadInput, match="HEIC, which Pillow reads with pillow-heif only; save it"):
+    with pytest.raises(BadInput, match=r"HEIC.*pillow-heif"):
         decode(data)
 
 

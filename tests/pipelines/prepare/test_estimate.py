@@ -156,9 +156,9 @@ def test_broken_inputs_are_rejects_of_the_sample(corpus: Path, tmp_path: Path):
 
 
 def test_what_is_wrong_with_a_request_is_what_preparing_says(corpus: Path, tmp_path: Path):
-    with pytest.raises(ValueError, match="split of chartqa must be one of"):
+    with pytest.raises(ValueError, match="split of chartqa must be"):
         sampled(corpus, tmp_path, "chartqa", split="dev")
-    with pytest.raises(FileNotFoundError, match="is not a folder; check data_root and path"):
+    with pytest.raises(FileNotFoundError, match=r"not a folder; .*data_root"):
         sampled(tmp_path / "nowhere", tmp_path, "chartqa")
 
 

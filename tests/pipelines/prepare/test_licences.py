@@ -85,7 +85,7 @@ def test_a_dataset_without_licences_is_as_it_was(corpus: Path):
         assert b"licence" not in data, name
     assert not [name for name in content(plain) if name.endswith(".licences")]
     allowed = LicencesConfig(allow=("MIT",))
-    with pytest.raises(RejectRateError, match=r"all 10 inputs were dropped.*none stated \(10\)"):
+    with pytest.raises(RejectRateError, match=r"\b10 inputs .*none stated \(10\)"):
         prepared(corpus, "none", licences=allowed)
 
 
@@ -105,19 +105,19 @@ def test_what_is_not_allowed_is_dropped_and_counts_against_nothing_else(corpus: 
     (corpus / "web/1.jsonl").write_text(
         json.dumps({"image": "absent.png", "caption": "x", "license": "CC0-1.0"}) + "\n"
     )
-    with pytest.raises(RejectRateError, match=r"1 of 8 inputs were rejected .*at decode"):
+    with pytest.raises(RejectRateError, match=r"1 of 8 inputs .*at decode"):
         prepared(corpus, "torn", features=COLUMNS, licences=allowed)
 
 
 def test_a_licence_that_is_nearly_what_rows_state_gets_the_nearest_one(corpus: Path):
-    with pytest.raises(ValueError, match=r"'cc by 4.0'.*nearest is 'CC-BY-4.0', of 4 records of"):
+    with pytest.raises(ValueError, match=r"'cc by 4\.0'.*'CC-BY-4\.0', of 4 records"):
         prepared(
             corpus, "out", features=COLUMNS, licences=LicencesConfig(allow=("cc by 4.0", "CC0-1.0"))
         )
     # Another licence of the same family is no slip.
     allowed = LicencesConfig(allow=("CC-BY-SA-4.0", "CC0-1.0"))
     assert prepared(corpus, "other", features=COLUMNS, licences=allowed).info.num_records == 3
-    with pytest.raises(ValueError, match="allow must name at least one licence"):
+    with pytest.raises(ValueError, match="allow must name"):
         LicencesConfig(allow=())
 
 

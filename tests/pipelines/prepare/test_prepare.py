@@ -240,20 +240,20 @@ def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
 def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
     whole = listing._lines_of_shard
     monkeypatch.setattr(listing, "_lines_of_shard", lambda *words: list(whole(*words))[1:])
-    with pytest.raises(RuntimeError, match="web/train lost inputs: 80 listed, 77 accounted for"):
+    with pytest.raises(RuntimeError, match="web/train lost inputs: 80 listed, 77 "):
         run(corpus, tmp_path / "a")
 
 
 def test_wrong_requests_name_what_is_accepted(corpus, tmp_path):
-    with pytest.raises(ValueError, match=r"source must be one of activitynet_cap, .* got 'webb'"):
+    with pytest.raises(ValueError, match=r"source .*activitynet_cap, .* got 'webb'"):
         run(corpus, tmp_path / "a", "webb")
-    with pytest.raises(ValueError, match=r"split of web must be one of train .* got 'dev'"):
+    with pytest.raises(ValueError, match=r"split of web .*train .* got 'dev'"):
         run(corpus, tmp_path / "a", "web", "dev")
     with pytest.raises(FileNotFoundError, match="refcoco is not a folder"):
         run(corpus, tmp_path / "a", "refcoco")
     assert not list((tmp_path / "a").iterdir())
     (tmp_path / "a/x").touch()
-    with pytest.raises(ValueError, match="out must be an empty or a new folder"):
+    with pytest.raises(ValueError, match="out must be an empty"):
         run(corpus, tmp_path / "a")
 
 
@@ -353,5 +353,5 @@ def test_pictures_without_transparency_say_nothing_of_a_background(corpus, tmp_p
 
 
 def test_a_wrong_background_is_refused():
-    with pytest.raises(ValueError, match=r'background must be a colour as "#ffffff", .*\'white\''):
+    with pytest.raises(ValueError, match=r'background .*"#ffffff", .*\'white\''):
         PrepareConfig(background="white")

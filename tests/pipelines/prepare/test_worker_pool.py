@@ -66,7 +66,7 @@ def test_an_error_of_a_step_comes_back_in_one_line_and_is_noted(job: PrepareJob)
 
 def test_a_worker_with_other_code_refuses(job: PrepareJob):
     other = dataclasses.replace(job, code="other")
-    refusal = pytest.raises(RuntimeError, match="runs a different version of the pipelines' code")
+    refusal = pytest.raises(RuntimeError, match="different version of the pipelines' code")
     with contextlib.closing(WorkerPool(other, 1)) as pool, refusal:
         pool.submit(steps.list_step, (0, [""])).result()
     assert "different version" in parse_receipt(WorkFolder(job).receipt("error.json"))["text"]
@@ -76,7 +76,7 @@ def test_a_worker_with_another_decoder_refuses(job: PrepareJob):
     other = dataclasses.replace(
         job, decoder="decord"
     )  # Where the run began; here PyAV is asked for.
-    refusal = pytest.raises(RuntimeError, match="decodes videos with pyav, not with decord as does")
+    refusal = pytest.raises(RuntimeError, match="pyav, not with decord")
     with contextlib.closing(WorkerPool(other, 1)) as pool, refusal:
         pool.submit(steps.list_step, (0, [""])).result()
 
@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_is_reported_at_once(job: PrepareJob):
         (worker,) = processes_of(pool)
         worker.kill()
         for _ in range(2):  # Nor does the next request wait for it.
-            with pytest.raises(WorkerLostError, match="ended in the middle of its work"):
+            with pytest.raises(WorkerLostError, match="in the middle of its work"):
                 pool.submit(steps.list_step, (0, [""])).result(timeout=60)
 
 

@@ -35,7 +35,7 @@ def test_windows_come_back_and_one_window_is_not_noted():
     assert record.window(1) == (b"two",)
     assert RECORD.window() == RECORD.images
     assert b"num_windows" not in encode_example(RECORD)
-    with pytest.raises(ValueError, match=r"num_windows must be .* divides the 2 images .* got 3"):
+    with pytest.raises(ValueError, match=r"num_windows .*\b2 images .* got 3"):
         dataclasses.replace(RECORD, num_windows=3)
 
 
@@ -43,9 +43,7 @@ def test_prefixes_of_each_suffix_come_back():
     record = dataclasses.replace(RECORD, prefixes=(("Wie viele?", "Anzahl\n?"), ("How many?",)))
     assert decode_example(encode_example(record)) == record
     for wrong in ((("one",),), (("one",), ())):
-        with pytest.raises(
-            ValueError, match="prefixes must hold at least one for each of 2 suffixes"
-        ):
+        with pytest.raises(ValueError, match=r"prefixes .* 2 suffixes"):
             dataclasses.replace(RECORD, prefixes=wrong)
 
 
@@ -55,7 +53,7 @@ def test_a_licence_comes_back_and_one_that_is_not_stated_is_not_noted():
     assert decode_example(encode_example(record)) == record
     assert b"licence_address" not in encode_example(record)
     assert b"licence" not in encode_example(RECORD)
-    with pytest.raises(ValueError, match="holder must be a text on one line, got 'a\\\\nb'"):
+    with pytest.raises(ValueError, match=r"holder .*got 'a\\nb'"):
         Licence(holder="a\nb")
 
 
@@ -76,5 +74,5 @@ def test_empty_field_is_named(field):
 
 
 def test_times_go_in_pairs():
-    with pytest.raises(ValueError, match="frame_requested has 2 times and frame_decoded 1"):
+    with pytest.raises(ValueError, match=r"frame_requested .*\b2 .*frame_decoded 1"):
         dataclasses.replace(RECORD, frame_decoded=(0.0,))

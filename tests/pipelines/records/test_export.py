@@ -154,9 +154,9 @@ def test_exports_are_corpora_again(tmp_path, dataset):
 
 
 def test_requests_are_checked(tmp_path, dataset):
-    with pytest.raises(ValueError, match=r"part must be one of p, got 'q'"):
+    with pytest.raises(ValueError, match=r"part .*p, got 'q'"):
         export_records(dataset, tmp_path / "out", "tfrecord", part="q")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/x").touch()
-    with pytest.raises(ValueError, match=r"out must be an empty or absent folder"):
+    with pytest.raises(ValueError, match=r"out must be an empty "):
         export_records(dataset, tmp_path / "out", "webdataset")

@@ -129,9 +129,9 @@ def test_who_made_it_or_has_a_copy_reads_that(stored: Artifact, server: GCS):
 
 def test_what_is_no_artifact_is_refused(stored: Artifact, server: GCS):
     wrong = stored.uri[:-3] + "xyz"
-    with pytest.raises(ValueError, match="xyz is not an artifact of a store"):
+    with pytest.raises(ValueError, match="xyz is not an artifact"):
         open_stored_folder(wrong)
-    with pytest.raises(ValueError, match=f"{server.uri}/x is not an artifact of a store"):
+    with pytest.raises(ValueError, match=f"{server.uri}/x is not an artifact"):
         open_stored_folder(f"{server.uri}/x")
 
 

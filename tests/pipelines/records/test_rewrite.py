@@ -83,7 +83,7 @@ def test_a_record_has_its_id_and_its_task(dataset: Path, tmp_path: Path):
     for field in ("id", "task"):
         out = tmp_path / field
         out.mkdir()
-        with pytest.raises(ValueError, match="must leave id and task of a record as they are"):
+        with pytest.raises(ValueError, match="must leave id and task"):
             rewrite_dataset(
                 dataset,
                 lambda record, field=field: dataclasses.replace(record, **{field: "x"}),

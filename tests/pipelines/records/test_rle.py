@@ -29,5 +29,5 @@ def test_compressed_runs_are_differences_from_the_third_on():
 
 
 def test_runs_of_another_size_are_refused():
-    with pytest.raises(ValueError, match="runs sum to 5, not to size 3x2"):
+    with pytest.raises(ValueError, match=r"sum to 5, .*3x2"):
         decode_mask('{"size": [3, 2], "counts": [1, 4]}')

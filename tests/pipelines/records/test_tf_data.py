@@ -110,7 +110,7 @@ def test_parts_are_read_one_by_one_or_all(folder: Path):
     assert clips == whole[1:]
     assert [clip.num_windows for clip in clips] == [2] * 5
     assert not list(as_tf_dataset(folder, "nothing"))
-    with pytest.raises(ValueError, match="part must be one of caption, nothing, video, got 'ocr'"):
+    with pytest.raises(ValueError, match=r"part .*caption, nothing, video, got 'ocr'"):
         as_tf_dataset(folder, "ocr")
 
 
@@ -118,10 +118,8 @@ def test_without_tensorflow_the_error_names_the_extra(folder: Path):
     code = "import sys; sys.modules['tensorflow'] = None\n"
     code += f"from pipelines.records import as_tf_dataset; as_tf_dataset({str(folder)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: tensorflow is not installed, and as_tf_dataset needs it: "
-        "pip install 'parcel-pipeline[tf]'"
-    )
+    last = done.stderr.splitlines()[-1]
+    assert re.match(r"ModuleNotFoundError: .*as_tf_dataset .*'parcel-pipeline\[tf\]'", last)
 
 
 def test_no_step_has_it_in_its_code():

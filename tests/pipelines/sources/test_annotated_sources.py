@@ -103,5 +103,5 @@ def test_visual_genome_asks_both_ways_and_describes_regions(tmp_path, read_sourc
 def test_missing_file_is_named_with_its_publisher(tmp_path, read_source, name):
     for folder in ("coco", "textvqa", "visual_genome"):
         (tmp_path / folder).mkdir()
-    with pytest.raises(FileNotFoundError, match=r"\.json is missing.*its authors publish it at"):
+    with pytest.raises(FileNotFoundError, match=r"\.json is missing.*publish it at"):
         read_source(name, "train", tmp_path)

@@ -167,9 +167,7 @@ def test_widgetcap_frames_its_widget(tmp_path, read_source):
     edit = item.media[0].edit
     assert edit is not None
     assert edit.frame == (288 / 2560, 0.25, 576 / 2560, 0.5)
-    assert [r.reason.partition(";")[0] for r in rejects] == [
-        "malformed row: a list has fewer values than expected"
-    ]
+    assert [r.reason.partition(":")[0] for r in rejects] == ["malformed row"]
     (tmp_path / "rico/combined/7.json").unlink()
     _, rejects = read_source("widgetcap", "test", tmp_path)
     assert {r.reason for r in rejects} == {"rico/combined/7.json is missing"}

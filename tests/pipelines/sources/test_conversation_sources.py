@@ -1,5 +1,6 @@
 """LLaVA's captions and instructions: a row is a record, a reject with its reason, or named."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +107,15 @@ def test_an_instruction_without_a_picture_is_text_alone(tmp_path: Path, read_sou
     assert len({record.source_sha256 for record in records}) == 2
     put_json(tmp_path / FILE, [row("<image>\nWhat?", "A cup.", image=None)])
     _, (reject,) = read_source("llava_instruct", "train", tmp_path)
-    assert "image must name the picture of <image>, got none" in reject.reason
+    assert re.search("image .*<image>, got none", reject.reason)
 
 
 def test_an_item_has_media_or_says_where_its_text_is_from():
     fields: dict[str, Any] = {"id": "a", "part": "p", "prefix": "q", "suffixes": ("a",)}
-    with pytest.raises(BadInput, match="media must hold a picture or a video, got none"):
+    with pytest.raises(BadInput, match=r"media .*got none"):
         Item(**fields, media=(), task="t")
     boxed = Item(**fields, media=(), text_file="x.json", task="t", boxes=((0, 0, 9, 9),))
-    with pytest.raises(BadInput, match="boxes and masks need a picture, got none"):
+    with pytest.raises(BadInput, match=r"boxes and masks .*got none"):
         render_record(boxed, [])
 
 
@@ -142,5 +143,5 @@ def test_turns_are_kept_and_other_records_have_none():
     assert decode_example(encode_example(talk)) == talk
     assert decode_example(encode_example(plain)) == plain
     assert b"turns" not in encode_example(plain)
-    with pytest.raises(ValueError, match="turns must come with one prefix and one suffix"):
+    with pytest.raises(ValueError, match="turns must come with"):
         Record(**{**fields, "suffixes": ("a", "b")}, turns=(("q", "a"),))

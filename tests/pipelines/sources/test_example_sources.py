@@ -89,7 +89,7 @@ def test_splits_are_words_of_names(tmp_path, encoded):
         "rest.tfrec",
     ]
     assert len(read(tmp_path, "tfrecord", "val")[0]) == 1
-    with pytest.raises(FileNotFoundError, match=r"no file of split test; it has train, val"):
+    with pytest.raises(FileNotFoundError, match=r"split test; .*train, val"):
         read(tmp_path, "tfrecord", "test")
 
 
@@ -160,7 +160,7 @@ def test_a_map_is_asked_for_with_the_names_there_are(tmp_path, encoded):
     put_records(tmp_path / "tfrecord/x.tfrecord", example(img=encoded(), text="?"))
     with pytest.raises(ValueError, match=r"features must name .*x\.tfrecord has img, text\."):
         read(tmp_path, "tfrecord", features={})
-    with pytest.raises(ValueError, match=r"features must be of image, .*, got picture"):
+    with pytest.raises(ValueError, match=r"features .*image, .*got picture"):
         read(tmp_path, "tfrecord", features={"picture": "img"})
 
 
@@ -228,7 +228,7 @@ def test_tfds_says_what_is_wrong(tmp_path, encoded):
     items, rejects = read(tmp_path, "tfds", features=features)
     assert len(items) == 3
     assert [r.reason for r in rejects] == ["2 records, dataset_info.json says 3"]
-    with pytest.raises(FileNotFoundError, match=r"has no split val; it has train"):
+    with pytest.raises(FileNotFoundError, match=r"no split val; .*train"):
         read(tmp_path, "tfds", "val", features=features)
     named = r"features.caption must be one of captions/id, captions/text, image, label of"
     with pytest.raises(ValueError, match=named):

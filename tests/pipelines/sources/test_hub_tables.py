@@ -1,6 +1,7 @@
 """The Hub's tables give the records that the authors' own files give."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -165,11 +166,10 @@ def test_odd_rows_are_rejects_and_a_damaged_table_is_named(tmp_path, read_source
     put_parquet(table, *rows)
     items, rejects = read_source("vqav2", "val", tmp_path)
     assert len(items) == 1
-    assert [r.reason for r in rejects] == [
-        "answers must be a list of texts, got []",
-        "row has no picture",
-        "question must be a text, got ' '",
-    ]
+    answers, no_picture, question = (r.reason for r in rejects)
+    assert re.match(r"answers .*got \[\]", answers)
+    assert "no picture" in no_picture
+    assert re.match("question .*got ' '", question)
     assert rejects[0].id == "vqav2/val/validation-00000-of-00001/row-1"
     table.write_bytes(table.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"validation-00000-of-00001\.parquet is damaged parquet"):

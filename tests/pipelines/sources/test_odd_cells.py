@@ -47,7 +47,7 @@ def test_a_language_is_one_word_of_a_prompt(language, blanks):
     assert language_of(f"{mark}{blanks}{language}{blanks}", "lang") == language
     assert language_of(blanks, "lang") == "en"
     for inner in blanks:
-        with pytest.raises(BadInput, match="lang must be a language, such as en"):
+        with pytest.raises(BadInput, match="lang must be "):
             language_of(f"en{inner}de", "lang")
 
 
@@ -112,7 +112,7 @@ def test_a_row_without_a_value_is_named(row):
     "box", [None, [], [1, 2, 3], [1, 2, 3, "x"], [1, 2, 3, math.inf], {"x": 1}, "1234", [[1] * 4]]
 )
 def test_a_box_is_four_finite_numbers(box):
-    with pytest.raises(BadInput, match=r"box must be four numbers x0, y0, x1, y1, got "):
+    with pytest.raises(BadInput, match=r"box .* x0, y0, x1, y1, got "):
         box_of(box, "box")
 
 
@@ -212,9 +212,8 @@ def test_two_pictures_of_one_row_are_not_chosen_from(tmp_path):
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "web/a.parquet")
     listed = Listed(tmp_path)
     assert list(listed.pixels.values()) == [picture(1)]
-    assert listed.reasons == {
-        "web/a.parquet/000000001": "different pictures in the fields jpg, png, one is expected"
-    }
+    assert [*listed.reasons] == ["web/a.parquet/000000001"]
+    assert "different pictures in the fields jpg, png" in listed.reasons["web/a.parquet/000000001"]
 
 
 # Lists.

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import os
+import re
 import tarfile
 import zlib
 from pathlib import Path
@@ -132,10 +133,8 @@ def test_a_list_that_is_cut_off_gives_all_whole_rows_before_the_cut(
     listed = Listed(tmp_path, form)
     assert 0 < len(listed.items) == num_rows < 4000
     (reason,) = listed.reasons.values()
-    assert reason.startswith(
-        f"train.{name.rpartition('.')[2]}.{suffix} is damaged after {num_rows:,} whole rows, "
-        f"which were read: "
-    )
+    file = f"train.{name.rpartition('.')[2]}.{suffix}"
+    assert re.match(rf"{re.escape(file)} .* {num_rows:,} whole rows", reason)
 
 
 @pytest.mark.parametrize(("form", "text"), [("jsonl", "\n \n"), ("csv", "image,answers\n")])
@@ -287,10 +286,9 @@ def test_lists_whose_names_are_like_the_splits_are_named(tmp_path):
         if not (tmp_path / "jsonl" / name).samefile(tmp_path / "jsonl/train.jsonl")
     }
     assert {omission.source for omission in listed.omissions} == {f"jsonl/{n}" for n in expected}
-    assert {omission.reason for omission in listed.omissions} == {
-        "its name is like that of split train, which train.jsonl alone holds",
-        "no kind of file that jsonl reads",
-    }
+    like, other = sorted({omission.reason for omission in listed.omissions})
+    assert re.search(r"split train, .*train\.jsonl", like)
+    assert other.endswith(" jsonl reads")
 
 
 @pytest.mark.parametrize(

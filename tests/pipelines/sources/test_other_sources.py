@@ -1,6 +1,7 @@
 """NLVR, NLVR2, one's own lines, and folders of raw files."""
 
 import json
+import re
 
 import pytest
 
@@ -87,6 +88,6 @@ def test_ones_own_lines_are_taken_as_they_are(tmp_path, read_source):
     assert [m.path for m in items[1].media] == ["jsonl/l.png", "jsonl/r.png"]
     assert (items[2].media[0].video, items[2].lang, items[2].meta) == (True, "de", {"kind": 3})
     assert len(rejects) == len(bad) + 1
-    assert rejects[1].reason.startswith("no such key: label; accepted: image, video, question")
+    assert re.match("no such key: label; .*image, video, question", rejects[1].reason)
     with pytest.raises(FileNotFoundError, match=r"train\.jsonl is missing"):
         read_source("jsonl", "train", tmp_path)

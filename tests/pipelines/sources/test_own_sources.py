@@ -1,6 +1,7 @@
 """One's own examples: lines, tables and functions, by question or by prefix."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -72,11 +73,11 @@ def test_a_question_stands_in_the_prompt_and_answers_are_what_is_learned(tmp_pat
         ),
         ("mine/val/b.mp4#1", "mine", "mine", "said as it is {text}", ("x",), ("x",)),
     ]
-    assert [(r.id, r.reason) for r in rejects] == [
-        ("mine/val/line-5", "question, or prefix, must be given"),
-        ("mine/val/line-7", "either prefix or question must be given, not both"),
-        ("mine/val/line-9", "answers, or suffix, must be given"),
-    ]
+    assert [r.id for r in rejects] == [f"mine/val/line-{number}" for number in (5, 7, 9)]
+    none, both, no_answer = (r.reason for r in rejects)
+    assert none.startswith("question, or prefix, ")
+    assert both.endswith("not both")
+    assert no_answer.startswith("answers, or suffix, ")
     items, _ = read_source(own("jsonl", name="mine", prompt="caption {lang}"), "val", tmp_path)
     assert [i.prefix for i in items] == ["caption en", "said as it is {text}", "caption en"]
 
@@ -96,10 +97,9 @@ def test_a_table_says_the_same_as_lines(tmp_path, read_source):
     assert [m.path for m in items[0].media] == ["mine/a.png", "mine/b.png"]
     assert (items[0].prefix, items[0].answers) == ("Q: [x] what, now? (en)", ("1", "one"))
     assert (items[1].id, items[1].meta) == ("mine/train/c.png#1", {"kind": "hard"})
-    assert [(r.id, r.reason) for r in rejects] == [
-        ("mine/train/line-4", "question, or prefix, must be given"),
-        ("mine/train/line-5", "more cells than columns: ['more']"),
-    ]
+    assert [r.id for r in rejects] == ["mine/train/line-4", "mine/train/line-5"]
+    assert rejects[0].reason.startswith("question, or prefix, ")
+    assert rejects[1].reason.endswith(": ['more']")
 
 
 def test_a_wrong_row_is_a_reject_and_the_others_are_read(tmp_path, read_source):
@@ -109,9 +109,9 @@ def test_a_wrong_row_is_a_reject_and_the_others_are_read(tmp_path, read_source):
     )
     items, rejects = read_source(own("csv", name="mine", prompt=PROMPT), "train", tmp_path)
     assert [m.path for item in items for m in item.media] == ["mine/b.png"]
-    assert [(r.id, r.reason) for r in rejects] == [
-        ("mine/train/line-2", "meta must be an object, got 'abc'")
-    ]
+    (wrong,) = rejects
+    assert wrong.id == "mine/train/line-2"
+    assert re.match("meta .*got 'abc'", wrong.reason)
     deep = "[" * 100_000
     put_text(tmp_path / "mine/train.jsonl", f'{{"image": "a.png", "meta": {deep}\n')
     items, rejects = read_source(own("jsonl", name="mine", prompt=PROMPT), "train", tmp_path)
@@ -123,7 +123,7 @@ def test_a_file_that_lacks_is_named(tmp_path, read_source):
     (tmp_path / "mine").mkdir()
     with pytest.raises(FileNotFoundError, match=r"mine/val\.csv is missing"):
         read_source(own("csv", name="mine", prompt=PROMPT), "val", tmp_path)
-    with pytest.raises(ValueError, match=r"split of mine must be the name of a file \(or several"):
+    with pytest.raises(ValueError, match=r"split of mine .*name of a file"):
         source_spec(own("csv", name="mine", prompt=PROMPT)).parse("val+val")
 
 
@@ -169,5 +169,5 @@ def test_a_function_that_yields_no_rows_has_them_rejected(tmp_path, read_source,
     items, rejects = read_source(own(reference, name="mine", prompt=PROMPT), "val", tmp_path)
     assert not items
     assert [r.id.rpartition("/")[2] for r in rejects] == ["row-1", "row-2", "row-3"]
-    assert rejects[2].reason.startswith("meta must be of texts, numbers, lists and objects: ")
-    assert rejects[0].reason.startswith("must be an object with image, video, question")
+    assert rejects[2].reason.startswith("meta must be of ")
+    assert rejects[0].reason.startswith("must be an object ")

@@ -1,6 +1,7 @@
 """Readers of questions about photographs, pairs of them, and satellite images."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -180,7 +181,7 @@ def test_countbenchqa_aligns_questions_with_rows(tmp_path, read_source):
     assert items[0].media[0].size > 50
     assert [r.id for r in rejects] == ["countbenchqa/huggingface/row-3"]
     put_json(tmp_path / "countbenchqa/countbench_paired_questions.json", [{"question": "?"}])
-    with pytest.raises(ValueError, match=r"a question for each of the 4 rows .* got 1"):
+    with pytest.raises(ValueError, match=r"\b4 rows .* got 1"):
         read_source("countbenchqa", "huggingface", tmp_path)
 
 
@@ -209,10 +210,9 @@ def test_mme_has_two_questions_about_each_image(tmp_path, read_source):
         for text, answer in (("Is it one?", "yes"), ("Are there two?", "no"))
     ]
     assert "mme/MME_Benchmark_release_version/scene/images/tt0048028.jpg" in paths(items)
-    assert [r.reason for r in rejects] == [
-        "answer must be Yes or No, got 'maybe'",
-        "line must be a question, a tab and an answer, got 'Is it?'",
-    ]
+    answer, line = (r.reason for r in rejects)
+    assert re.match("answer .*Yes or No, got 'maybe'", answer)
+    assert re.match(r"line .*got 'Is it\?'", line)
     items, _ = read_source("mme", "cognition", tmp_path)
     assert len(items) == 7
     assert paths(items)[-1].endswith("code_reasoning/0001.png")
@@ -231,10 +231,9 @@ def test_mmbench_asks_each_rotation_with_its_letters(tmp_path, read_source):
     ]
     assert items[1].prefix.startswith("What is it?\nA. None\nB. sand\n")
     assert items[0].media == items[1].media
-    assert [r.reason for r in rejects] == [
-        "answer must be one of A, B, C, got 'D'",
-        "image must be base64 or an earlier row's index, got '99'",
-    ]
+    answer, image = (r.reason for r in rejects)
+    assert re.match("answer .*A, B, C, got 'D'", answer)
+    assert re.match("image .*got '99'", image)
 
 
 def test_mmmu_has_thirty_subjects_and_open_questions(tmp_path, read_source):

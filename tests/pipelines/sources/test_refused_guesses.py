@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import zlib
 from pathlib import Path
 
@@ -74,9 +75,7 @@ def test_only_numbers_that_say_what_belongs_together_are_pairs(
         assert not pairs
         (reject,) = rejects
         if num_questions and num_answers:
-            assert f"q holds {num_questions} texts and a {num_answers}; accepted are" in (
-                reject.reason
-            )
+            assert f"q holds {num_questions} texts and a {num_answers};" in reject.reason
 
 
 def test_the_answers_of_a_feature_are_not_those_of_questions_beside_it(tmp_path):
@@ -109,7 +108,7 @@ def test_the_split_is_a_word_of_the_name_whatever_its_capitals(name, split):
 @pytest.mark.parametrize("name", ["train-val.tfrecord", "a.test.dev.tfrecord"])
 def test_a_name_with_two_splits_is_refused(tmp_path, name):
     put_records(tmp_path / "tfrecord" / name, example(image=b"picture", caption=["A dog"]))
-    with pytest.raises(ValueError, match=r"must name one split, got \w+ and \w+; rename"):
+    with pytest.raises(ValueError, match=r"one split, got \w+ and \w+;"):
         read(tmp_path, "tfrecord", features={"image": "image", "caption": "caption"})
 
 
@@ -137,7 +136,7 @@ def test_records_packed_with_zlib_are_read(tmp_path):
     path.write_bytes(packed[: len(packed) // 2])
     items, rejects = read(tmp_path, "tfrecord", features=features)
     assert len(items) < 40
-    assert [r.reason for r in rejects] == ["damaged file: the file ends before its packed data do"]
+    assert [r.reason.partition(":")[0] for r in rejects] == ["damaged file"]
 
 
 @pytest.mark.parametrize("first", [b"\x78\x9c", b"\x1f\x8b"])
@@ -320,7 +319,7 @@ def test_a_file_is_of_one_url_at_most(tmp_path, kind, ends, second):
         assert taken.get(caption) == (f"web/images/{name}" if alone else None)
     clashes = [r.reason for r in rejects if "several URLs end in" in r.reason]
     assert len(clashes) == len(rows) - len(taken)
-    assert all("is of one of them at most; download with names of their own" in r for r in clashes)
+    assert all("one of them at most" in r for r in clashes)
 
 
 def test_tables_with_folders_of_their_own_do_not_clash(tmp_path):
@@ -353,10 +352,10 @@ def test_tables_that_are_not_read_claim_no_picture(tmp_path):
     (tmp_path / "web/c.parquet").write_bytes(b"no table")
     items, rejects = read(tmp_path, "web")
     assert [item.suffixes for item in items] == [("one",)]
-    assert {r.id: r.reason.partition(":")[0] for r in rejects} == {
-        "web/b.parquet": "several columns are called 'image'; rename all but one",
-        "web/c.parquet": "damaged parquet",
-    }
+    reasons = {r.id: r.reason for r in rejects}
+    assert reasons.keys() == {"web/b.parquet", "web/c.parquet"}
+    assert re.match("several columns .*'image'", reasons["web/b.parquet"])
+    assert reasons["web/c.parquet"].startswith("damaged parquet")
 
 
 @pytest.mark.parametrize(
@@ -377,7 +376,7 @@ def test_either_column_may_be_the_url(tmp_path, line, caption):
     put_text(tmp_path / "web/x.tsv", "https://a.org/1.jpg\thttps://a.org/2.jpg\n")
     items, rejects = read(tmp_path, "web")
     assert not items
-    assert [r.reason for r in rejects] == ["both columns are URLs; one must be the caption"]
+    assert [r.reason.partition(";")[0] for r in rejects] == ["both columns are URLs"]
 
 
 MINE = OwnSource(reader="csv", name="mine")
@@ -392,9 +391,9 @@ def test_a_long_cell_costs_its_row_at_most(tmp_path, length):
     taken = {item.answers[0] for item in items}
     if length > 1 << 20:
         assert taken == {"a0", "a1", "a3", "a4", "a5"}
-        assert [(r.id, r.reason) for r in rejects] == [
-            ("mine/train/line-4", "a cell has more than 16,777,216 characters")
-        ]
+        (long,) = rejects
+        assert long.id == "mine/train/line-4"
+        assert "16,777,216 characters" in long.reason
     else:
         assert len(taken) == 6
         assert not rejects
@@ -407,16 +406,16 @@ def test_an_open_quote_is_named_and_not_the_rest_of_the_table(tmp_path):
     )
     (item,), rejects = read(tmp_path, MINE)
     assert item.answers == ("1",)
-    assert [(r.id, r.reason) for r in rejects] == [
-        ("mine/train/line-4", "a quote that is opened from line 4 on is never closed")
-    ]
+    (open_,) = rejects
+    assert open_.id == "mine/train/line-4"
+    assert re.search(r"quote .*line 4\b", open_.reason)
 
 
 @pytest.mark.parametrize("length", [1, 17 << 20])
 def test_a_quote_that_the_header_opens_is_named(tmp_path, length):
     rows = "a.png,q," + "1" * length
     put_text(tmp_path / "mine/train.csv", f'image,question,"answers\n{rows}\n')
-    with pytest.raises(ValueError, match=r"train\.csv must begin with .* a quote which is never"):
+    with pytest.raises(ValueError, match=r"train\.csv .* quote"):
         read(tmp_path, MINE)
 
 
@@ -438,7 +437,7 @@ def test_a_cell_that_is_a_list_or_a_text_says_how_to_write_either(tmp_path, cell
 
 def test_two_columns_of_one_name_are_refused(tmp_path):
     put_text(tmp_path / "mine/train.csv", "image,answers,answers\na.png,1,2\n")
-    with pytest.raises(ValueError, match=r"a column of each name, got 'answers' more than once"):
+    with pytest.raises(ValueError, match=r"column .*'answers'"):
         read(tmp_path, MINE)
 
 
@@ -461,6 +460,5 @@ def test_two_columns_of_one_name_in_a_table_are_refused(tmp_path):
     parquet.write_table(table, tmp_path / "web/x.parquet")
     items, rejects = read(tmp_path, "web")
     assert not items
-    assert [r.reason for r in rejects] == [
-        "several columns are called 'caption'; rename all but one"
-    ]
+    (several,) = rejects
+    assert re.match("several columns .*'caption'", several.reason)

@@ -112,10 +112,8 @@ def test_a_table_that_names_no_pictures_is_passed_over(tmp_path, text):
     listed = Listed(tmp_path)
     assert (len(listed.items), listed.rejects) == (1, [])
     (omission,) = listed.omissions
-    assert (omission.source, omission.reason) == (
-        "web/labels.csv.gz",
-        "table without a column of pictures, paths or URLs",
-    )
+    assert omission.source == "web/labels.csv.gz"
+    assert omission.reason.startswith("table without a column ")
 
 
 @pytest.mark.parametrize("form", ["arrow", "feather"])

@@ -73,7 +73,7 @@ def test_windows_of_a_part_lie_in_it(window, start, end, times):
 
 
 def test_part_that_is_not_there_is_named():
-    with pytest.raises(BadInput, match=r"the part from 10 s begins after the end, 10\.00 s"):
+    with pytest.raises(BadInput, match=r"from 10 s .*end, 10\.00 s"):
         FrameSampling(num_frames=1, stride=1, start=10.0).windows(10.0)[0]
     with pytest.raises(ValueError, match=r"start must be in 0\.\.end, got 2 and 1"):
         FrameSampling(num_frames=1, stride=1, start=2, end=1)
@@ -120,13 +120,9 @@ def test_short_videos_repeat_from_the_start():
 
 
 def test_wrong_sampling_names_the_field():
-    with pytest.raises(
-        ValueError, match="num_frames, frame_stride and num_windows must be positive, got 0"
-    ):
+    with pytest.raises(ValueError, match=r"num_frames, frame_stride and num_windows .*got 0"):
         FrameSampling(num_frames=0, stride=1)
-    with pytest.raises(
-        ValueError, match=r"window must be one of first, centre, random, got 'last'"
-    ):
+    with pytest.raises(ValueError, match=r"window .*first, centre, random, got 'last'"):
         FrameSampling(num_frames=1, stride=1, window="last")
 
 
@@ -150,7 +146,7 @@ def test_pyav_stands_in_for_a_decord_that_is_not_installed(monkeypatch):
     assert PrepareConfig(decoder="decord").video_limits().decoder == installed_decoder("decord")
     monkeypatch.setitem(sys.modules, "decord", None)
     assert PrepareConfig(decoder="decord").video_limits().decoder == "pyav"
-    with pytest.raises(ValueError, match="decoder must be pyav or decord, got 'opencv'"):
+    with pytest.raises(ValueError, match=r"decoder .*pyav or decord, got 'opencv'"):
         PrepareConfig(decoder="opencv")
 
 

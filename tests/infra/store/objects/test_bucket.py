@@ -1,9 +1,11 @@
 """The verbs on each kind of bucket: preconditions, lost replies, torn uploads, other bytes."""
 
 import hashlib
+import json
 import threading
 import time
 import types
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,6 @@ import pytest
 from infra.store.backend import StoredDamageError
 from infra.store.manifest import File
 from infra.store.objects.bucket import Bucket, BucketError
-from tests.gcs.client import Client, at
 from tests.gcs.faults import Rule
 from tests.gcs.objects import Content
 from tests.gcs.server import GCS
@@ -245,7 +246,7 @@ def test_what_is_not_what_the_manifest_says_is_refused(
     assert files.compare_and_delete("d/a", b"hello")
     files.create_if_absent("d/a", b"jello")
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
-    with pytest.raises(StoredDamageError, match="d/a holds other bytes than its digest"):
+    with pytest.raises(StoredDamageError, match=r"d/a .*other bytes"):
         Bucket(files.uri).local_folder("d", noted)
 
 
@@ -288,13 +289,13 @@ def test_the_clock_is_the_servers(files: Bucket, server: GCS):
 
 @pytest.mark.parametrize("uri", ["gs://b", "s3://", "gcs://bucket", "az://Bucket/x"])
 def test_what_names_no_bucket_is_refused(uri: str):
-    with pytest.raises(ValueError, match="store must be gs://bucket or gs://bucket/prefix"):
+    with pytest.raises(ValueError, match=r"store .*gs://bucket/prefix"):
         Bucket(uri)
 
 
 def test_a_bucket_that_is_not_there_is_an_error_in_one_line(server: GCS):
     absent = f"{server.scheme}://absent"
-    with pytest.raises(OSError, match=f"there is no bucket {absent}; make it first") as caught:
+    with pytest.raises(OSError, match=f"no bucket {absent};") as caught:
         Bucket(f"{absent}/x")
     assert "\n" not in str(caught.value)
 
@@ -308,7 +309,7 @@ def test_an_object_gets_another_name_once_and_no_other_bytes_take_it(any_files: 
     assert receipt.generation
     # The reply to the first request may be lost: the second is no error.
     assert files.link("work/a", "shards/0", File(sha256="0" * 64, size=3)) == receipt
-    with pytest.raises(BucketError, match="shards/0 is there already, with other bytes"):
+    with pytest.raises(BucketError, match=r"shards/0 .*other bytes"):
         files.link("work/b", "shards/0", File(sha256="1" * 64, size=5))
     assert files.read("shards/0") == b"one"
 
@@ -317,8 +318,9 @@ def test_a_server_may_leave_the_size_of_an_empty_object_out(gcs: GCS, tmp_path: 
     files, gcs.api.omits_zero = Bucket("gs://testing/some/where"), True
     contents = written(files, "folder", empty=b"", full=b"full")
     files.publish_folder("folder", contents, {})
-    answer = Client(gcs.url).ask("GET", at("some/where/folder/empty"))
-    assert "size" not in answer.json  # The server does leave it out.
+    asked = f"{gcs.url}/storage/v1/b/testing/o/some%2Fwhere%2Ffolder%2Fempty"
+    with urllib.request.urlopen(asked) as answer:
+        assert "size" not in json.load(answer)  # The server does leave it out.
     assert files.stat("folder/empty").size == 0
     assert files.sizes("folder", contents) == {"empty": 0, "full": 4}
     assert files.link("folder/empty", "linked", contents["empty"]).file.size == 0

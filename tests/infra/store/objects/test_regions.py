@@ -88,7 +88,7 @@ def test_what_is_stated_is_believed(gcs: GCS, metadata, monkeypatch: pytest.Monk
     monkeypatch.setenv("PARCEL_REGION", "us-east1")
     Bucket("gs://there/x")
     monkeypatch.setenv("PARCEL_REGION", "us-east1-b")
-    with pytest.raises(ValueError, match=r"PARCEL_REGION must be a region such as .*'us-east1-b'"):
+    with pytest.raises(ValueError, match=r"PARCEL_REGION .*'us-east1-b'"):
         Bucket("gs://there/x")
 
 

@@ -110,7 +110,7 @@ def test_contractions_are_those_of_the_official_scorer():
 
 
 def test_vqav2_needs_another_annotator():
-    with pytest.raises(ValueError, match=r"at least 2 texts, one per annotator, got \['yes'\]"):
+    with pytest.raises(ValueError, match=r"at least 2 .*\['yes'\]"):
         vqav2("yes", {"answers": ["yes"]})
 
 
@@ -211,7 +211,7 @@ def test_what_a_metric_cannot_use_is_refused(metric: str, answers: list[str], co
 
 
 def test_unknown_metric_lists_those_there_are():
-    with pytest.raises(ValueError, match=r"metric must be one of exact_match, vqa, .*got 'bleu4'"):
+    with pytest.raises(ValueError, match=r"metric .*exact_match, vqa, .*'bleu4'"):
         get_metric("bleu4")
 
 
@@ -240,11 +240,9 @@ def test_a_metric_of_ones_own_is_a_function_or_a_metric(tmp_path, monkeypatch: p
     odd = get_metric("own_judges:odd").score
     assert odd("", {}) == 1.0
     for said, told in (("nan", "got nan for 'x'"), ("text", "got '1' for 'x'")):
-        with pytest.raises(ValueError, match=f"own_judges:odd must return a finite number, {told}"):
+        with pytest.raises(ValueError, match=f"own_judges:odd .*finite.*{told}"):
             odd(said, {"id": "x"})
-    with pytest.raises(
-        ValueError, match=r"own_judges:lone must be a function \(prediction, fields"
-    ):
+    with pytest.raises(ValueError, match=r"own_judges:lone .*\(prediction, fields"):
         get_metric("own_judges:lone")
     with pytest.raises(ValueError, match="own_judges has no 'nobody'"):
         get_metric("own_judges:nobody")
@@ -329,10 +327,10 @@ def test_mme_reads_the_first_four_characters(prediction: str, score: float, inva
 @pytest.mark.parametrize("options", [None, [], "A cat", [1, 2]])
 def test_choices_that_are_no_texts_are_named(options: object):
     fields = {"answers": ["A"], "question": "q", "options": options}
-    with pytest.raises(ValueError, match=r"^options must be a list of at least one text, got "):
+    with pytest.raises(ValueError, match=r"^options .*, got "):
         get_metric("mmbench").score("A", fields)
     if options:  # Without choices, MMMU's question is an open one.
-        with pytest.raises(ValueError, match=r"^options must be a list of at least one text"):
+        with pytest.raises(ValueError, match=r"^options "):
             get_metric("mmmu").score("A", {**fields, "id": "1"})
 
 
