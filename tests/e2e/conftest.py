@@ -241,8 +241,11 @@ class Served:
 
 
 @pytest.fixture(scope="session")
-def served(finished: Finished) -> Iterator[Served]:
-    with serving(finished.store) as made:
+def served(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of a copy of the small study, to which tests may add."""
+    store = tmp_path_factory.mktemp("served") / "store"
+    shutil.copytree(finished.store, store)
+    with serving(store) as made:
         yield made
 
 

@@ -121,16 +121,14 @@ def test_the_switch_of_a_schedule_stops_and_starts_it_as_it_was(served: Served, 
     wait_for(planned, 90, served.log.read_text)
     page.resize(1400, 1000)
     page.open(served.link("/v2/dashboard"), "document.querySelectorAll('#root *').length > 15")
-    page.open(
-        f"{served.url}/v2/deployments/deployment/{form}",
-        "!!document.querySelector('#root [role=switch]')",
-    )
-    name = page.evaluate("document.querySelector('#root [role=switch]').getAttribute('aria-label')")
+    name = "toggle At 05:30 AM"  # The page has the switches of other tests' schedules, too.
+    switch = f"document.querySelector('#root [role=switch][aria-label=\"{name}\"]')"
+    page.open(f"{served.url}/v2/deployments/deployment/{form}", f"!!{switch}")
     page.press(name)
     wait_for(lambda: not schedule()["active"], 60, page.text)
     assert not planned()  # What was planned is gone with it.
     assert schedule()["parameters"] == values
-    page.wait("document.querySelector('#root [role=switch]').ariaChecked === 'false'")
+    page.wait(f"{switch}.ariaChecked === 'false'")
     page.press(name)
     wait_for(lambda: schedule()["active"], 60, page.text)
     assert schedule()["parameters"] == values
