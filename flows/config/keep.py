@@ -88,9 +88,8 @@ def describe_future_disk_use(
       keep: which files the study keeps.
       expected: name of a step -> size that its artifact is expected to have [bytes].
     """
-    from model.train.memory import (
-        num_params,
-    )  # Here: it imports JAX, which most commands do not need.
+    # Here: it imports JAX, which most commands do not need.
+    from model.train.memory import num_params
 
     # Where their files are pruned, checkpoints that are scored do not count; their casts do.
     pruned: set[Step] = set()

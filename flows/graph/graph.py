@@ -648,8 +648,8 @@ def watch_of(view: StudyView, method: Method) -> WatchConfig | None:
     return WatchConfig(
         every=watch.every,
         examples=watch.examples,
-        budgets=served_budgets
-        or (view.model.vision.num_patches,),  # For Stage 1 (vanilla) in a study without vanilla.
+        # All tokens for Stage 1, which is of vanilla, in a study without vanilla.
+        budgets=served_budgets or (view.model.vision.num_patches,),
         probe=probe,
     )
 

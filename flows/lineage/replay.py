@@ -140,9 +140,8 @@ def replay_artifacts(
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != full_config(manifest):
             if user_modules(manifest.kind, manifest.config):
-                install_user_code(
-                    tree
-                )  # Reading the config of a user's connector imports its code.
+                # Reading the config of a user's connector imports its code.
+                install_user_code(tree)
             step = Step(
                 kind=manifest.kind,
                 labels=labels_of(manifest),

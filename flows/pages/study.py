@@ -45,7 +45,7 @@ class Study:
 
     Attributes:
       run: full name of the run, as in the file name of its record.
-      record: the record, as `note_run` wrote it.
+      record: the record, as `end_run_record` wrote it.
       results: the results artifact.
       report: the report, as the artifact's `results.json` has it.
     """

@@ -55,7 +55,7 @@ _VALUES: Mapping[str, Callable[[ScoreRow], object]] = {
     "seconds": lambda row: f"{row.checkpoint.seconds:.0f}",
 }
 
-CELL_COLUMNS = tuple(_VALUES)
+SCORE_COLUMNS = tuple(_VALUES)
 
 
 def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) -> str:
@@ -79,7 +79,7 @@ def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) 
         for score in cell.scores
     ]
     lines = [{name: value_of(row) for name, value_of in _VALUES.items()} for row in rows]
-    return to_csv_lines(CELL_COLUMNS, lines)
+    return to_csv_lines(SCORE_COLUMNS, lines)
 
 
 def _score_row(score: Score, pretraining: int, recall: Callable[[str], Artifact]) -> ScoreRow:

@@ -31,7 +31,7 @@ def hold_none(explanation: Explanation) -> Mapping[GraphNode, str]:
     return {}
 
 
-def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
+def failed_nodes_of_last_run(store: Store, name: str) -> tuple[str, ...]:
     """Returns the names of the steps that failed in the last run of a study, or were given up.
 
     Raises:
@@ -48,7 +48,7 @@ def failed_steps_of_last_run(store: Store, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*failed, *newest.get("given_up", ())]))
 
 
-def describe_failed_steps(name: str, failed: Sequence[str]) -> str:
+def describe_failed_nodes(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
     count = (
         f"{counted(len(failed), 'step')} failed or {'was' if len(failed) == 1 else 'were'} given up"

@@ -19,8 +19,8 @@ from flows.run.result import StudyResult
 from flows.run.retry_policy import (
     GIVEN_UP,
     HoldRule,
-    describe_failed_steps,
-    failed_steps_of_last_run,
+    describe_failed_nodes,
+    failed_nodes_of_last_run,
     hold_all_but,
     hold_none,
 )
@@ -84,11 +84,11 @@ class Run:
         request, store = self.request, self.store
         admission = Admission(request.limits)
         if request.failed:
-            names = failed_steps_of_last_run(store, request.config.name)
+            names = failed_nodes_of_last_run(store, request.config.name)
             if not names:
                 name = request.config.name
                 return Completed(message=f"nothing to run: no step failed in {name}'s last run")
-            print(describe_failed_steps(request.config.name, names), flush=True)
+            print(describe_failed_nodes(request.config.name, names), flush=True)
             self._hold_rule = hold_all_but(names)
         context = FlowRunContext.get()
         run_id = str(context.flow_run.id) if context and context.flow_run else ""

@@ -260,9 +260,8 @@ def _make(
     kind = KINDS[group[0].kind]
     with contextlib.ExitStack() as leases:
         attempts: list[tuple[StepContext, Attempt, Scratch]] = []
-        for recipe in sorted(
-            group, key=lambda recipe: recipe.key
-        ):  # Same order everywhere: no deadlock.
+        # In the same order everywhere: no deadlock.
+        for recipe in sorted(group, key=lambda recipe: recipe.key):
             _install_user_code(store, recipe)
             _check_code(store, recipe)
             scratch = leases.enter_context(

@@ -204,9 +204,8 @@ class JobWorkers:
             yield AlreadyRunning(by=f"Ray Job {job.id}")
         try:
             while True:
-                why = self._server.end_reason(
-                    job
-                )  # Before the report: an ended job has written its last.
+                # Before the report: a job that has ended by now has written its last.
+                why = self._server.end_reason(job)
                 report = JobReport.read(self._store.volatile, job.name)
                 if report.progress is not None and not report.is_ended:
                     yield report.step, report.progress

@@ -13,13 +13,11 @@ from flows.report.text_lists import abbreviate_list
 from flows.study.settings import REFERENCE
 from flows.study.stage_list import stages_of
 from flows.study.study import StudyConfig
+from model.connector.registry import has_parameters
 from model.train.config import TrainConfig
 
 _MAX_NAMES = 3
 """Most keys named in a line; the others are counted."""
-
-_POOLING = ("avgpool4", "avgpool2", "m3", "id_selection")
-"""Methods without parameters of their own."""
 
 Found = list[tuple[str, Any]]
 """Config keys and their values; a value is None where the key alone says it."""
@@ -84,7 +82,8 @@ def _transfers(config: StudyConfig) -> Iterator[tuple[str, str, TransferConfig]]
 
 def _has_connector(config: StudyConfig) -> bool:
     """Whether any method has parameters of its own."""
-    return bool({*config.methods} - {REFERENCE, *_POOLING})
+    trained = (config.connector_of(m) for m in config.methods if m != REFERENCE)
+    return any(map(has_parameters, trained))
 
 
 def _in_prepare(*fields: str, unless: Callable[[Any], bool] = lambda value: False):
@@ -236,7 +235,7 @@ def _frozen_connectors(config: StudyConfig) -> Found:
 
 def _has_parcel(config: StudyConfig) -> bool:
     """Whether PARCEL or one of its ablations is among the methods."""
-    return any(method.startswith("parcel") for method in config.methods)
+    return any(config.connector_of(m).startswith("parcel") for m in config.methods)
 
 
 def _parcel_block(config: StudyConfig) -> Found:

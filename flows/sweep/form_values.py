@@ -21,7 +21,7 @@ from flows.config.validation import first_problem
 from flows.graph.graph import Phase
 from flows.lineage.runs import ended_run_records
 from flows.run.limits import SweepLimits
-from flows.run.retry_policy import failed_steps_of_last_run
+from flows.run.retry_policy import failed_nodes_of_last_run
 from flows.study.input_files import check_served_files
 from flows.study.load import DEMO, apply_overrides, read_config
 from flows.study.study import StudyConfig
@@ -223,7 +223,7 @@ def form_problem(parameters: Mapping[str, Any]) -> str | None:
                 stated.get("steps", ()),
             )
             if stated.get("failed"):
-                failed_steps_of_last_run(store, config.name)
+                failed_nodes_of_last_run(store, config.name)
             return None
         sweep_of_form(*arguments, check_values(Sweep, stated["add"], "add"), stated.get("given"))
         check_values(SweepLimits, stated.get("when", {}), "when")

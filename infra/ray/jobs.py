@@ -209,7 +209,7 @@ class JobServer:
           waiting: number of threads that wait.
 
         Raises:
-          RuntimeError: if `leave` was called.
+          RuntimeError: if `close` was called.
         """
         self._pause(max(1.0, waiting / _REQUESTS))
 
@@ -413,7 +413,7 @@ class JobServer:
             pause = min(2 * pause, 5.0)
 
     def _pause(self, seconds: float) -> None:
-        # An event and not a sleep, so that `leave` wakes all waiting threads at once.
+        # An event and not a sleep, so that `close` wakes all waiting threads at once.
         is_detached = self._ended.wait(seconds)
         wait_if_stopping()
         if is_detached:

@@ -95,12 +95,12 @@ def run(
     holds = {}
     if failed:
         from flows.run.retry_policy import (
-            describe_failed_steps,
-            failed_steps_of_last_run,
+            describe_failed_nodes,
+            failed_nodes_of_last_run,
             hold_all_but,
         )
 
-        names = failed_steps_of_last_run(opened, config.name)
+        names = failed_nodes_of_last_run(opened, config.name)
         if not names:
             typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
             if not explain:
@@ -110,7 +110,7 @@ def run(
             return
         holds = hold_all_but(names)(explanation)
         if explain:
-            typer.echo(describe_failed_steps(config.name, names))
+            typer.echo(describe_failed_nodes(config.name, names))
     if explain:
         for line in explanation.lines(config.keep):
             typer.echo(line)

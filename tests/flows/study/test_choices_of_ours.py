@@ -180,6 +180,13 @@ def test_a_mixture_that_is_not_screened_against_all_splits_is_listed():
     assert [key for key in unscreened if key.startswith("hygiene")] == ["hygiene.contamination"]
 
 
+def test_a_variant_is_of_its_methods_kind():
+    long = ours("paper_224", "methods=[vanilla,long]", "variants={long: {of: parcel}}")
+    assert "methods parcel" in long
+    pools = ours("paper_224", "methods=[vanilla,pools]", "variants={pools: {of: m3}}")
+    assert not [key for key in pools if "freeze_vision" in key or key.startswith("methods")]
+
+
 def test_a_run_of_the_papers_study_counts_what_is_ours_in_one_line_and_no_other_run_does():
     study = load(CONFIGS / "paper_448.yaml")
     (line,) = describe_paper_deviations(study)

@@ -14,8 +14,8 @@ from flows.lineage.runs import end_run_record
 from flows.report.cells import CellKey
 from flows.run.retry_policy import (
     MAX_TRIES,
-    describe_failed_steps,
-    failed_steps_of_last_run,
+    describe_failed_nodes,
+    failed_nodes_of_last_run,
     failures_by_node,
     hold_all_but,
     hold_given_up,
@@ -354,7 +354,7 @@ def test_steps_that_were_given_up_are_tried_as_failed_ones(store: Store):
     config = firing(store).config
     words = {"artifacts": (), "failed": ["b: no"], "given_up": ["a", "b"]}
     end_run_record(store, dataclasses.asdict(config), "run", results=None, **words)
-    assert failed_steps_of_last_run(store, config.name) == ("b", "a")
+    assert failed_nodes_of_last_run(store, config.name) == ("b", "a")
 
 
 def test_failed_steps_alone_are_begun(store: Store):
@@ -363,19 +363,19 @@ def test_failed_steps_alone_are_begun(store: Store):
     config = firing(store).config
     broken = f"transfer vanilla chartqa seed={config.seeds[0]}"
     with pytest.raises(ConfigError, match=r"--failed .*'demo"):
-        failed_steps_of_last_run(store, config.name)
+        failed_nodes_of_last_run(store, config.name)
     values = dataclasses.asdict(config)
     end_run_record(
         store, values, "run", results=None, artifacts=(), failed=[f"{broken}: no: memory"]
     )
-    assert failed_steps_of_last_run(store, config.name) == (broken,)
+    assert failed_nodes_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))
     begun = set(explanation.graph.nodes) - hold_all_but([broken])(explanation).keys()
     kinds = {node.name.split()[0] for node in begun}
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
     assert re.fullmatch(
-        rf"1 step .*demo.*: {re.escape(broken)}", describe_failed_steps("demo", [broken])
+        rf"1 step .*demo.*: {re.escape(broken)}", describe_failed_nodes("demo", [broken])
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
     assert form_problem(form) is None
