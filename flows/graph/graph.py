@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from flows.config.benchmark import (
-    decoding_of,
     metric_of,
     trained_on,
     training_of,
 )
 from flows.config.licences import check_allowed
 from flows.config.watched import watched_name
-from flows.graph.costs import costs_of
 from flows.graph.datasets import datasets_of, raw_files_spec, raw_folders
 from flows.graph.inputs import NO_INPUTS, StudyInputs
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
+from flows.graph.results_plan import results_plan
+from flows.graph.specs import evaluations_of, watch_of, watched_datasets
 from flows.graph.user_steps import add_user_steps, cut_graph
-from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
+from flows.report.cells import CHANCE, SCREENED, CellKey
 from flows.steps.kind import Step
-from flows.steps.kinds.checkpoint import PROBE, WATCHED, FitSpec
+from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.results import ResultsSpec
@@ -34,19 +34,11 @@ from flows.study.settings import REFERENCE, Method
 from flows.study.stage_list import START, Stage, stages_of
 from flows.study.study import StudyConfig
 from flows.study.view import StudyView
-from infra.errors import ConfigError
 from infra.store.digest import value_sha256
-from model.decode.config import DecodeConfig
-from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric
-from model.watch.config import ProbeConfig, WatchConfig
-from pipelines.sources.paper_groups import block_of, group_sizes, grouped
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
-
-ZERO_SHOT = "zero-shot"
-"""Name, in a table, of the training behind the rows that a stage's checkpoint is scored on."""
 
 
 def graph_of(
@@ -322,7 +314,7 @@ class _GraphBuilder:
                     deterministic=compute.deterministic,
                 ),
                 seed=base.stage_seed(stage.name, number),
-                inputs={**inputs[view.view_suffix], **init, **_watched_datasets(view, datasets)},
+                inputs={**inputs[view.view_suffix], **init, **watched_datasets(view, datasets)},
                 resources=compute.of_stage if stage.is_shared else compute.of_cell,
                 keys={
                     "train": base.backbone_keys.get(stage.key, stage.key),
@@ -399,7 +391,7 @@ class _GraphBuilder:
                     profile=view.compute.profiled,
                     deterministic=view.compute.deterministic,
                 )
-                evaluations = _evaluations(view, benchmark, method)
+                evaluations = evaluations_of(view, benchmark, method)
                 # One node for each seed: the checkpoint, then all its evaluations in one job,
                 # which load it once.
                 for pretrain, seed in view.seed_pairs:
@@ -459,7 +451,7 @@ class _GraphBuilder:
         """
         cells: dict[CellKey, Step] = {}
         for method in view.methods:
-            evaluations = _evaluations(view, "", method)
+            evaluations = evaluations_of(view, "", method)
             for pretrain, seed in view.seed_pairs:
                 checkpoint = checkpoints[view.view_suffix, method, pretrain]
                 scored = method, seed, checkpoint
@@ -582,106 +574,10 @@ def _place_of(view: StudyView) -> dict[str, Any]:
     return {"pixels": pixels, "backbone": view.backbone}
 
 
-def _evaluations(
-    view: StudyView, training_benchmark: str, method: Method
-) -> list[tuple[str, EvaluateSpec, ScoreSpec]]:
-    """Returns the evaluations of a checkpoint: the rows of its benchmark and of its children.
-
-    Of "" it is a stage's checkpoint, and the rows are those of all zero-shot benchmarks. Each is a
-    row, the answers to it, and their score.
-    """
-    #   parcel, trained on chartqa      chartqa:test_human @16, @64; chartqa:test_augmented @16, @64
-    return [
-        (
-            row,
-            EvaluateSpec(
-                budget=budget,
-                decode=decode_of(view, entry.benchmark),
-                connector=view.connector_of(method),
-                vision=view.model.vision.family,
-                text=view.model.text.family,
-                prompt=view.model.prompt,
-            ),
-            ScoreSpec(
-                benchmark=entry.benchmark,
-                budget=budget,
-                metric=metric_of(entry.benchmark, view.transfers[entry.benchmark]),
-            ),
-        )
-        for row, entry in view.rows.items()
-        if training_of(entry.benchmark, view.transfers[entry.benchmark]) == training_benchmark
-        for budget in view.budgets_of(method)
-    ]
-
-
 def _mask_codec(metric: str, vocabulary_steps: Mapping[str, Step]) -> dict[str, Step]:
     """Returns the codec that a metric reads masks with, by its role; {} if it reads none."""
     is_read = get_metric(metric).reads_masks
     return {r: step for r, step in vocabulary_steps.items() if r == "mask_codec" and is_read}
-
-
-def watch_of(view: StudyView, method: Method) -> WatchConfig | None:
-    """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
-    watch, served_budgets = view.watch, view.budgets_of(method)
-    if watch is None:
-        return None
-    # Two things can be watched during a stage: the loss on held-out records, and the score of a
-    # probe, which is a short transfer from the stage as it stands.
-    probe = None
-    if row := _probed_row(view):
-        assert watch.probe is not None
-        benchmark = view.rows[row].benchmark
-        # The benchmark's own recipe, cut short: its epochs are dropped, so that `steps` decides.
-        train = view.fine_tuning_of(watch.probe.benchmark, method)
-        size = watch.probe.batch_size or train.batch_size
-        probe = ProbeConfig(
-            model=view.model_of(method, transfer=True),
-            train=dataclasses.replace(
-                train, total_steps=watch.probe.steps, epochs=None, batch_size=size
-            ),
-            decode=EvalConfig(
-                metric=metric_of(benchmark, view.transfers[benchmark]),
-                **vars(decode_of(view, benchmark)),
-            ),
-            examples=watch.probe.examples,
-        )
-    return WatchConfig(
-        every=watch.every,
-        examples=watch.examples,
-        # All tokens for Stage 1, which is of vanilla, in a study without vanilla.
-        budgets=served_budgets or (view.model.vision.num_patches,),
-        probe=probe,
-    )
-
-
-def _probed_row(view: StudyView) -> str:
-    """Returns the row that the probe is scored on; "" without a probe at this resolution."""
-    probe = view.watch.probe if view.watch else None
-    if probe is None or probe.benchmark not in view.fine_tunings:
-        return ""
-    # The benchmark's own row first; without any, one that is scored with its training.
-    rows = [name for name, row in view.rows.items() if row.benchmark == probe.benchmark]
-    scored = [
-        name
-        for name, row in view.rows.items()
-        if training_of(row.benchmark, view.transfers[row.benchmark]) == probe.benchmark
-    ]
-    return (rows or scored)[0]
-
-
-def _watched_datasets(view: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
-    """Returns role -> dataset that a stage's watching reads at a resolution."""
-    sources = view.watch.sources if view.watch else ()
-    names = [f"{watched_name(source)}{view.view_suffix}" for source in sources]
-    steps_by_role = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
-    if row := _probed_row(view):
-        assert view.watch is not None
-        assert view.watch.probe is not None
-        train_split = f"{view.watch.probe.benchmark}{view.view_suffix}/train"
-        steps_by_role |= dict(
-            zip(PROBE, (datasets[train_split], datasets[f"{row}/eval"]), strict=True)
-        )
-    return steps_by_role
 
 
 def mixture_of(view: StudyView) -> list[str]:
@@ -693,67 +589,3 @@ def _step_digest(step: Step) -> str:
     """Returns a digest that is equal for two steps exactly if they make the same artifact."""
     reads = {role: id(read) for role, read in step.inputs.items()}
     return value_sha256([step.kind, step.config, step.seed, reads])
-
-
-def decode_of(view: StudyView, benchmark: str) -> DecodeConfig:
-    """Returns the config for answering a benchmark."""
-    transfer = view.transfers[benchmark]
-    return DecodeConfig(
-        batch_size=view.eval_batch_size,
-        text_len=transfer.eval_text_len or transfer.train.text_len,
-        max_frames=transfer.train.max_frames,
-        decoding=decoding_of(benchmark, transfer),
-    )
-
-
-def results_plan(config: StudyConfig, inputs: StudyInputs = NO_INPUTS) -> Plan:
-    """Returns the layout of a study's results table, on all its backbones, at all resolutions.
-
-    The cell of a budget that a method does not serve stays empty.
-
-    Raises:
-      ConfigError: if nothing is scored.
-    """
-    if not config.backbone_studies[0].rows:
-        raise ConfigError(
-            "transfers must have a benchmark, got none: there is nothing to score. "
-            "`parcel prepare` and `parcel train` need none."
-        )
-    plan, *also = (
-        _plan_of_view(view, inputs, several=len(study.resolutions) > 1)
-        for study in config.backbone_studies
-        for view in study.resolutions
-    )
-    return dataclasses.replace(plan, also=tuple(also))
-
-
-def _plan_of_view(view: StudyView, inputs: StudyInputs, *, several: bool) -> Plan:
-    served_budgets = {
-        method: view.budgets_of(method) for method in view.methods if method != REFERENCE
-    }
-    paper_rows = {name: row.paper_row for name, row in view.rows.items()}
-    is_high, suffix = view.is_higher, view.view_suffix
-    groups = grouped(paper_rows, is_high=is_high)
-    sizes = group_sizes(is_high=is_high)
-    blocks = {name: block_of(row, is_high=is_high) for name, row in paper_rows.items() if row}
-    return Plan(
-        methods=view.methods,
-        benchmarks=tuple(view.rows),
-        budgets=view.budgets,
-        seeds=view.seeds,
-        reference=REFERENCE,
-        budgets_of={m: served for m, served in served_budgets.items() if served != view.budgets},
-        groups=groups,
-        group_sizes={name: sizes[name] for name in groups},
-        blocks={name: block for name, block in blocks.items() if block},
-        left_out=tuple(name for name, row in view.rows.items() if not row.in_means),
-        pretrainings=tuple(number for number, _ in view.seed_pairs),
-        trainings={
-            name: training_of(row.benchmark, view.transfers[row.benchmark]) or ZERO_SHOT
-            for name, row in view.rows.items()
-        },
-        costs=inputs.costs[suffix] if suffix in inputs.costs else costs_of(view),
-        resolution=view.model.vision.image_px if several else None,
-        backbone=view.backbone or None,
-        draws=view.draws(),
-    )

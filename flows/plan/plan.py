@@ -17,7 +17,8 @@ from typing import Any
 
 from flows.config.compute import StepChips
 from flows.graph.costs import num_images_of
-from flows.graph.graph import decode_of, mixture_of
+from flows.graph.graph import mixture_of
+from flows.graph.specs import decode_of
 from flows.plan.dataset_sizes import DatasetSizes
 from flows.plan.parts import (
     PlannedProgram,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from flows.config.benchmark import training_of
 from flows.config.compute import StepChips
 from flows.graph.costs import num_images_of
-from flows.graph.graph import decode_of, watch_of
+from flows.graph.specs import decode_of, watch_of
 from flows.plan.parts import PlannedProgram, with_planned_microbatch
 from flows.study.settings import REFERENCE, Method
 from flows.study.stage_list import Stage, stages_of

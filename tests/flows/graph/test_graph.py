@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 
 from flows.graph.datasets import datasets_of
-from flows.graph.graph import PHASES, decode_of, graph_of, results_plan
+from flows.graph.graph import PHASES, graph_of
+from flows.graph.results_plan import results_plan
+from flows.graph.specs import decode_of
 from flows.report.build import build_report
 from flows.report.markdown import to_markdown
 from flows.study.load import load

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.graph.graph import decode_of
+from flows.graph.specs import decode_of
 from flows.plan import plan as planning
 from flows.plan.plan import plan_markdown, plan_of, plan_text
 from flows.plan.prepared import PreparedData, plan_data

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from flows.config.benchmark import metric_of
-from flows.graph.graph import results_plan
+from flows.graph.results_plan import results_plan
 from flows.lineage.runs import end_run_record
 from flows.report.cells import CellKey, Plan
 from flows.study.load import load
