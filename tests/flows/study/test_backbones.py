@@ -9,9 +9,10 @@ import pydantic
 import pytest
 
 from flows.graph.explain import _describe_difference
-from flows.graph.graph import graph_of, results_plan
+from flows.graph.graph import graph_of
 from flows.graph.inputs import check_study
 from flows.graph.nodes import StudyGraph
+from flows.graph.results_plan import results_plan
 from flows.plan.parts import programs_of
 from flows.study.load import apply_overrides, check_config, load, read_config
 from flows.study.study import StudyConfig

@@ -3,7 +3,8 @@
 import pytest
 
 from flows.graph.datasets import datasets_of
-from flows.graph.graph import graph_of, results_plan
+from flows.graph.graph import graph_of
+from flows.graph.results_plan import results_plan
 from flows.study.load import check_config, load
 from infra.errors import ConfigError
 from pipelines.sources.paper_groups import MAIN_SUITE

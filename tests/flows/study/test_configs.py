@@ -9,7 +9,7 @@ import pytest
 from flows.config.benchmark import recipe_of
 from flows.graph.datasets import datasets_of
 from flows.graph.explain import Explanation
-from flows.graph.graph import results_plan
+from flows.graph.results_plan import results_plan
 from flows.plan.parts import (
     describe_parts,
     planned_bytes,

@@ -10,8 +10,8 @@ import pytest
 
 from flows.graph.costs import costs_of
 from flows.graph.datasets import datasets_of
-from flows.graph.graph import results_plan
 from flows.graph.nodes import StudyGraph
+from flows.graph.results_plan import results_plan
 from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.input_files import check_input_files

@@ -17,7 +17,7 @@ from flows.config.benchmark import metric_of
 from flows.config.server_limits import limit_variables
 from flows.graph.datasets import datasets_of
 from flows.graph.explain import Explanation
-from flows.graph.graph import decode_of
+from flows.graph.specs import decode_of
 from flows.machine.deploy import DeploymentTarget, check_code
 from flows.steps import worker
 from flows.steps.job import command

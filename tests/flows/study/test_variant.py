@@ -2,7 +2,8 @@
 
 import pytest
 
-from flows.graph.graph import graph_of, results_plan
+from flows.graph.graph import graph_of
+from flows.graph.results_plan import results_plan
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
