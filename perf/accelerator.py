@@ -162,6 +162,7 @@ def measure_prefill(request: Request) -> Iterator[Row]:
         prompt = _prompt(cfg, rows, request.text_len, images)
         return prefill_program(cfg).lower(params, prompt, exact_slots(cfg, budget)), prompt
 
+    # Compiled on all cores, timed one after the other: each is timed as soon as it is there.
     lowered = [compiled(*run) for run in runs]
     with ThreadPoolExecutor(num_cores()) as pool:
         programs = pool.map(lambda pair: pair[0].compile(), lowered)

@@ -38,6 +38,9 @@ def results_plan(config: StudyConfig, inputs: StudyInputs = NO_INPUTS) -> Plan:
 
 
 def _plan_of_view(view: StudyView, inputs: StudyInputs, *, several: bool) -> Plan:
+    # The paper's groups and blocks go by its own names of rows at a resolution; a study's rows
+    # of other benchmarks are in none. What holds for all of a table is left out: budgets that all
+    # methods serve, the size of the only resolution.
     served_budgets = {
         method: view.budgets_of(method) for method in view.methods if method != REFERENCE
     }

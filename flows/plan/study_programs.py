@@ -165,6 +165,8 @@ def _shapes_of(train: TrainConfig) -> ProgramConfig:
 def _evaluation_programs(
     view: StudyView, method: Method, topology: Topology
 ) -> Iterator[tuple[str, DeviceProgram]]:
+    # As many prompts at a time as fit beside the parameters at the largest budget, so that every
+    # budget of a row has the same batch, as the evaluation itself does it.
     free = SHARE * (topology.chip.program_bytes - _BFLOAT16 * num_params(view.model_of(method)))
     for row in view.rows.values():
         training = training_of(row.benchmark, view.transfers[row.benchmark])

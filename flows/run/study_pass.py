@@ -49,7 +49,7 @@ from infra.store.store import Artifact, Store
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunTraces:
-    """What shows a run to others while it is alive, and protects what it reads.
+    """What a run leaves beside its artifacts while it is alive, and the records of those before.
 
     Attributes:
       pin: protection of artifacts from garbage collection.
@@ -164,6 +164,8 @@ def start_pass(
 
 def finish_pass(session: RunSession, config: StudyConfig) -> StudyResult:
     """Writes the record of one study's run, logs its outcome and publishes its table."""
+    # The record first: whatever fails after it, what was made is known. Pages come last, and only
+    # warn, since `parcel lineage rebuild` makes them again.
     store, counts = session.store, session.display.counts
     results = session.artifacts.get(session.graph.results) if session.graph.results else None
     holds = {node.name: why for node, why in session.holds.items()}

@@ -25,6 +25,8 @@ def describe_paper_deviations(config: StudyConfig, *, listed: bool = False) -> I
       config: the study.
       listed: whether `choices_of_ours` are shown as well, which then need not be counted.
     """
+    # Three sorts: options of trainings, an option of MQT's, and our choices, which are many and are
+    # only counted where `--explain` does not list them.
     trainings = {
         key: train for key, _, train in (*stage_recipes(config), *transfer_recipes(config))
     }

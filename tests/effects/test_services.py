@@ -113,7 +113,8 @@ def test_an_event_is_deleted_once_it_is_a_week_old(damaged: Served):
         return {event["id"] for event in found}
 
     wait_for(lambda: there() == {old, newer}, 50, lambda: str(there()))
-    wait_for(lambda: there() == {newer}, 150, lambda: str(there()))
+    wait_for(lambda: there() != {old, newer}, 150, lambda: str(there()))
+    assert there() == {newer}
 
 
 def test_a_schedule_without_dates_in_the_database_stops_no_other(served: Served):

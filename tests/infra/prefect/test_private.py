@@ -73,8 +73,9 @@ def test_a_file_system_without_modes_is_told_as_that(
 def test_one_that_shows_all_as_private_is_private(tmp_path: Path):
     (tmp_path / "a").mkdir(mode=0o700)
     make_private(tmp_path / "a")
-    with open_private(tmp_path / "a" / "b", "w"):
-        pass
+    with open_private(tmp_path / "a" / "b", "w") as file:
+        file.write("kept")
+    assert (tmp_path / "a" / "b").read_text() == "kept"
 
 
 @pytest.mark.usefixtures("_as_a_user")

@@ -167,3 +167,4 @@ def test_the_end_of_its_caller_is_its_own(tmp_path: Path):
     caller.kill()
     caller.communicate()
     wait_until_gone(*pids)
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
