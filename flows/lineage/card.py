@@ -10,10 +10,11 @@ from flows.lineage.summary import SEEN_HEAD, summarise_data
 from flows.lineage.target import LineageTarget
 from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
-from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
+from flows.report.interval import ScoreInterval, estimate_interval
 from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from flows.report.markdown import markdown_table, plain
+from flows.report.paired_scores import PairedScores
 from flows.steps.registry import kind_of
 from infra.errors import ConfigError
 from infra.store.lineage import walk_lineage

@@ -19,9 +19,10 @@ from flows.pages.study import Column, Study, study_of
 from flows.report.cell_text import draws_text
 from flows.report.cells import Cell, Section
 from flows.report.gather import trained_checkpoint
-from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
+from flows.report.interval import ScoreInterval, estimate_interval
 from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
+from flows.report.paired_scores import PairedScores
 from flows.steps.labels import labels_of
 from infra.store.manifest import Manifest
 from infra.store.store import Store

@@ -8,16 +8,15 @@ from typing import Any
 
 from flows.report.average import group_means
 from flows.report.cells import Cell, Plan, Report, Score, Section
-from flows.report.compare import compare_methods
-from flows.report.interval import PairedScores, estimate_interval
+from flows.report.compare import compare_methods, paired_scores
+from flows.report.interval import ScoreInterval, estimate_intervals
 from flows.report.items import (
     Items,
-    is_percentage,
     mean_item_score,
     num_items,
-    standard_error,
     without_sources,
 )
+from flows.report.margin import margin_errors
 from flows.report.spread import summarize_scores
 
 
@@ -88,11 +87,10 @@ def _plan_report(
 ) -> Report:
     """Returns the report of one view."""
     by_cell = _scores_by_cell(scores, plan)
+    intervals = _cell_intervals(by_cell, chance, guesses, plan)
     sections = tuple(
         dataclasses.replace(
-            _build_section(
-                b, by_cell, chance.get(b), guesses.get(b, {}), plan, contaminated_sources
-            ),
+            _build_section(b, by_cell, intervals, chance.get(b), plan, contaminated_sources),
             without_question=question_blind.get(b),
         )
         for b in plan.benchmarks
@@ -109,6 +107,7 @@ def _plan_report(
 
 
 _ScoresByCell = dict[tuple[str, str, int], dict[int, Score]]
+_IntervalsByCell = dict[tuple[str, str, int], tuple[ScoreInterval, float | None]]
 
 
 def _scores_by_cell(scores: Iterable[Score], plan: Plan) -> _ScoresByCell:
@@ -140,11 +139,37 @@ def _scores_by_cell(scores: Iterable[Score], plan: Plan) -> _ScoresByCell:
     return by_cell
 
 
+def _cell_intervals(
+    by_cell: _ScoresByCell,
+    chance: Mapping[str, float],
+    guesses: Mapping[str, Items],
+    plan: Plan,
+) -> _IntervalsByCell:
+    """Returns the interval of each cell's mean, and the standard error of its margin."""
+    # A method's seeds at one budget tell of each other's spread, whatever the benchmark.
+    found: _IntervalsByCell = {}
+    for method, budget in dict.fromkeys(key[1:] for key in by_cell):
+        keys = [key for key in by_cell if key[1:] == (method, budget)]
+        scores = [_in_order(by_cell[key], plan) for key in keys]
+        rows = [paired_scores(key[0], of, plan) for key, of in zip(keys, scores, strict=True)]
+        numbers = [[plan.pretraining_of[s.seed] for s in of] for of in scores]
+        blind = [(chance.get(key[0]), guesses.get(key[0], {})) for key in keys]
+        intervals = estimate_intervals(rows, numbers)
+        errors = margin_errors(rows, blind, numbers)
+        found.update(zip(keys, zip(intervals, errors, strict=True), strict=True))
+    return found
+
+
+def _in_order(seeds: Mapping[int, Score], plan: Plan) -> tuple[Score, ...]:
+    # In the order of the plan's seeds: scores of two methods are paired by that order.
+    return tuple(seeds[s] for s in plan.seeds if s in seeds)
+
+
 def _build_section(
     benchmark: str,
     by_cell: _ScoresByCell,
+    intervals: _IntervalsByCell,
     chance: float | None,
-    guess: Items,
     plan: Plan,
     contaminated_sources: Set[str],
 ) -> Section:
@@ -155,16 +180,9 @@ def _build_section(
     shared: dict[str, Any] = {"benchmark": benchmark, "chance": chance, "metric": metric}
 
     def cell(method: str, budget: int) -> Cell:
-        # In the order of the plan's seeds: scores of two methods are paired by that order.
         seeds = by_cell.get((benchmark, method, budget), {})
-        scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
-        pretrainings = [plan.pretraining_of[s.seed] for s in scores]
-        row = PairedScores.of(
-            [s.score for s in scores],
-            [s.items for s in scores],
-            is_percentage=is_percentage(metric),
-        )
-        interval = estimate_interval([row], pretrainings) if scores else None
+        scores = _in_order(seeds, plan)
+        interval, error = intervals.get((benchmark, method, budget), (None, None))
         return Cell(
             **shared,
             **summarize_scores([s.score for s in scores]),
@@ -174,7 +192,7 @@ def _build_section(
             budget=budget,
             expected=len(plan.seeds) if plan.runs(method, budget) else 0,
             retention=_paired_retention(seeds, reference),
-            error=standard_error([s.items for s in scores], guess),
+            error=error,
             scores=scores,
             unseen=_unseen_mean(scores, contaminated_sources),
             cost=costs.get((method, budget)),

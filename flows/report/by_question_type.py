@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 
 from flows.report.cells import CHANCE, Plan, Report, Section
-from flows.report.interval import PairedScores, estimate_interval
+from flows.report.interval import estimate_interval
 from flows.report.items import (
     Items,
     guess_rows,
@@ -16,6 +16,7 @@ from flows.report.items import (
     mean_item_score,
     num_items,
 )
+from flows.report.paired_scores import PairedScores
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Input
 from infra.store.store import Artifact

@@ -5,7 +5,7 @@ import math
 import statistics
 from collections.abc import Mapping
 
-from flows.report.items import NUM_ERRORS, Items
+from flows.report.items import Items
 from flows.report.spread import LEVEL
 
 CHANCE = "chance/"
@@ -14,6 +14,9 @@ CHANCE = "chance/"
 SCREENED = "screened/"
 """Prefix of the role of a screening, which lists the evaluation pictures found in a corpus."""
 
+
+NUM_ERRORS = 3.0
+"""Number of standard errors by which a mean must exceed chance to count as above it."""
 
 NO_BUDGET = 0
 """Stands in a budget's place for models of other systems, which log no number of soft tokens."""
@@ -257,7 +260,7 @@ class Cell:
         single seed and its items are unknown.
       high: upper end of that interval.
       chance: score of the best guess that never sees pixels; None if unknown.
-      error: standard error of mean - chance, over seeds and items (`items.standard_error`); None
+      error: standard error of mean - chance, over seeds and items (`margin.margin_errors`); None
         if the items are unknown.
       scores: one score per seed, in the order of the plan's seeds; empty if only the mean is known.
       unseen: mean over the items whose picture hygiene found in no training corpus. None if that

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 
 from flows.report.cells import Plan, Report, Score
 from flows.report.gather import trained_checkpoint
-from flows.report.interval import PairedScores, ScoreInterval, estimate_interval
+from flows.report.interval import ScoreInterval, estimate_interval
 from flows.report.items import Items, is_percentage
+from flows.report.paired_scores import PairedScores
 from flows.report.render import to_csv_lines
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact

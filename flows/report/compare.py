@@ -4,9 +4,10 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from flows.report.cells import Cell, Comparison, Plan, Section
-from flows.report.interval import PairedScores, estimate_interval, holm_correction
+from flows.report.cells import Comparison, Plan, Score, Section
+from flows.report.interval import estimate_interval, estimate_intervals, holm_correction
 from flows.report.items import is_percentage
+from flows.report.paired_scores import PairedScores
 
 Differences = Mapping[tuple[str, str, int], tuple[PairedScores, list[int]]]
 """(method, other, budget) -> differences for the seeds both have, and those seeds' pretrainings."""
@@ -53,7 +54,11 @@ def _method_differences(
     of the plan's methods, then of its budgets.
     """
     # Methods vanilla, m3, parcel give m3 - vanilla, parcel - vanilla, parcel - m3.
-    rows = {(c.method, c.budget): _paired_scores(c, plan) for c in section.cells if c.scores}
+    rows = {
+        (c.method, c.budget): paired_scores(c.benchmark, c.scores, plan)
+        for c in section.cells
+        if c.scores
+    }
     for other, method in itertools.combinations(section.methods, 2):
         for budget in section.budgets:
             method_seeds = [s.seed for s in section.cell(method, budget).scores]
@@ -71,14 +76,13 @@ def _method_differences(
                 yield (method, other, budget), (row.minus(less), numbers)
 
 
-def _paired_scores(cell: Cell, plan: Plan) -> PairedScores:
-    """Returns the scores of a cell by seed, with their items."""
-    training = plan.trainings.get(cell.benchmark, cell.benchmark)
+def paired_scores(benchmark: str, scores: Sequence[Score], plan: Plan) -> PairedScores:
+    """Returns one or more seeds' scores on a benchmark, with their items."""
     return PairedScores.of(
-        [s.score for s in cell.scores],
-        [s.items for s in cell.scores],
-        training,
-        is_percentage=is_percentage(cell.metric),
+        [s.score for s in scores],
+        [s.items for s in scores],
+        plan.trainings.get(benchmark, benchmark),
+        is_percentage=is_percentage(scores[0].metric),
     )
 
 
@@ -90,12 +94,14 @@ def _benchmark_comparisons(
 ) -> dict[str, Comparison]:
     """Returns benchmark -> comparison of two methods, corrected for the number of benchmarks."""
     method, other, budget = key
-    # Each benchmark by itself: one row, with the pretrainings of the seeds that both have.
-    intervals = {
-        section.benchmark: estimate_interval([of_section[key][0]], of_section[key][1])
+    # One row a benchmark, with the pretrainings of the seeds that both have.
+    of_key = {
+        section.benchmark: of_section[key]
         for section, of_section in zip(sections, differences, strict=True)
         if key in of_section
     }
+    rows, numbers = zip(*of_key.values(), strict=True)
+    intervals = dict(zip(of_key, estimate_intervals(rows, numbers), strict=True))
     # Two methods at one budget are compared on every benchmark: that family is corrected, and no
     # larger one.
     corrected = holm_correction(

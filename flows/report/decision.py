@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 from scipy import special
 
-from flows.report.interval import PairedScores, estimate_interval
+from flows.report.interval import estimate_interval
+from flows.report.paired_scores import PairedScores
 
 SCALE = 8.0
 """Prior variance of the effect, in units of the variance of one difference.
@@ -35,14 +36,6 @@ CROSSING = 0.64
 It would be 1 if the ratio ran for ever and met c exactly; instead it stops, and jumps past c. Of
 50,000 simulated sweeps without an effect, a share of 0.62 / c reached c, for c of 8 to 12, and a
 smaller one for larger c.
-"""
-
-
-SEVERAL_PARTS = 0.8
-"""Factor on the levels where a variance has several parts, such as that of seeds and of items.
-
-Their degrees of freedom are estimated, which errs more at small levels. Without it, 5.8 % of 2,000
-simulated sweeps decided wrongly where single answers differ most.
 """
 
 
@@ -149,8 +142,6 @@ def _look(
     bound = decision_bound(num, error)
     # The share of Student's t beyond the bound is the level of this look's interval.
     level = 2 * float(special.stdtr(num - 1, -bound)) if math.isfinite(bound) else error
-    if any(row.sources for row in rows) or len({row.training for row in rows}) > 1:
-        level *= SEVERAL_PARTS
     found = estimate_interval(rows, pretrainings, level=level)
     if not math.isfinite(bound) or found.low is None or found.high is None:
         return Decision(mean=found.mean, low=-math.inf, high=math.inf, num_seeds=num)

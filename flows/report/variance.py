@@ -1,119 +1,105 @@
-"""Variances of means over few or unequal draws, with their degrees of freedom."""
+"""A variance that is not known, and the intervals of a normal variable that has it.
+
+    seeds   = Variance.estimated(4.0, freedom=2)      s² of three seeds' means, over three
+    sources = Variance.estimated(1.0, freedom=149)    s² of 150 pictures, over 150
+    Variance.sum_of([seeds, sources]).half_width(0.05)
+
+A variance is a distribution here, not a number: s² with f degrees of freedom stands for f s² / χ².
+The mean's error is then a normal variable whose variance is drawn first. With one part that is
+Student's t, with two the solution of Behrens and Fisher, whose intervals hold at least as often as
+they say at every level (Robinson, Annals of Statistics 4(5), 1976). One number of degrees of
+freedom for a sum (Satterthwaite's) is right at about 5 % only, and a table of 27 benchmarks asks
+for 0.2 %.
+"""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from scipy import optimize, special
+
+DEVIATES = np.linspace(-6.0, 6.0, 73)
+"""Normal deviates at which a distribution is known; Student's t is right to 3 digits or more."""
+
+_SHARES = np.exp(-(DEVIATES**2) / 2) / np.exp(-(DEVIATES**2) / 2).sum()
+
+_NUM_DRAWS = 8192
+"""Number of draws of a sum of three parts or more."""
 
 
-@dataclasses.dataclass(frozen=True)
-class VariancePart:
-    """An independent part of a mean's variance, and its degrees of freedom."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Variance:
+    """The values that a variance may have, ascending, and the chance of each."""
 
-    variance: float
-    freedom: float
+    values: Float[np.ndarray, " V"]
+    chances: Float[np.ndarray, " V"]
 
+    @classmethod
+    def known(cls, variance: float) -> "Variance":
+        """Returns a variance that is known."""
+        return cls(np.array([variance]), np.ones(1))
 
-def satterthwaite(parts: Sequence[VariancePart]) -> VariancePart:
-    """Returns the sum of some parts, with degrees of freedom.
+    @classmethod
+    def estimated(cls, variance: float, freedom: float) -> "Variance":
+        """Returns the variance of which an estimate with some degrees of freedom is known."""
+        # A low χ² of the sample means that the estimate came out low, and the variance is higher.
+        squares = special.chdtri(freedom, special.ndtr(DEVIATES))
+        return cls(variance * freedom / squares, _SHARES)
 
-    Satterthwaite's are (sum v)^2 / (sum v^2 / f). A part of one or two degrees of freedom that
-    dominates, but was estimated too low by chance, makes them too many; so each part in turn is
-    taken 1 + 3 / f^1.5 times as large, and the fewest degrees of freedom count.
+    @staticmethod
+    def mixture(parts: Sequence["Variance"], chances: Float[np.ndarray, " P"]) -> "Variance":
+        """Returns the variance that is one of several, with the chance of each, at `DEVIATES`."""
+        values = np.concatenate([part.values for part in parts])
+        each = np.concatenate(
+            [chance * part.chances for part, chance in zip(parts, chances, strict=True)]
+        )
+        order = np.argsort(values)
+        # Between two values the chance of a smaller one runs with the values' logarithm.
+        upto = np.cumsum(each[order])
+        upto = special.ndtri(np.clip((upto - each[order] / 2) / upto[-1], 1e-300, 1 - 1e-16))
+        logs = np.interp(DEVIATES, upto, np.log(values[order]))
+        return Variance(np.exp(logs), _SHARES)
 
-    Source: Satterthwaite, Biometrics Bulletin 2(6), 1946. The factor is ours: without it, intervals
-    of three seeds held in 92 % of simulated studies in which the seeds' part was 80 to 95 %, and
-    those of two seeds in 88 % where one of 27 trainings was very noisy. With 1 + 2 / f the latter
-    are 91 %; a larger factor makes the intervals of many equal trainings wider.
-    """
-    variances = np.array([part.variance for part in parts])
-    freedoms = np.array([part.freedom for part in parts], dtype=np.float64)
-    total = float(variances.sum())
-    if not total:
-        return VariancePart(0.0, float(freedoms.max()))
-    # In units of the whole, so that nothing underflows.
-    shares, factors = variances / total, 1 + 3 / freedoms**1.5
-    sums = 1 + (factors - 1) * shares
-    squares = (shares**2 / freedoms).sum() + (factors**2 - 1) * shares**2 / freedoms
-    return VariancePart(total, float((sums**2 / squares).min()))
+    @staticmethod
+    def sum_of(parts: Sequence["Variance"]) -> "Variance":
+        """Returns the sum of independent variances."""
+        if len(parts) <= 1:
+            return parts[0] if parts else Variance.known(0.0)
+        if len(parts) == 2:
+            values = np.add.outer(parts[0].values, parts[1].values).ravel()
+            return Variance(values, np.outer(parts[0].chances, parts[1].chances).ravel())
+        # A Latin square: each part at evenly spread levels, in an order of its own.
+        rng = np.random.default_rng(0)
+        levels = (np.arange(_NUM_DRAWS) + 0.5) / _NUM_DRAWS
+        values = np.zeros(_NUM_DRAWS)
+        for part in parts:
+            upto = np.cumsum(part.chances)
+            values += part.values[np.searchsorted(upto[:-1], rng.permutation(levels))]
+        return Variance(values, np.full(_NUM_DRAWS, 1 / _NUM_DRAWS))
 
+    def chance_beyond(self, error: float) -> float:
+        """Returns the chance that the mean errs by so much or more, on either side."""
+        # Where there is no variance at all, the mean is right.
+        spread = self.values > 0
+        beyond = 2 * special.ndtr(-abs(error) / np.sqrt(self.values[spread]))
+        return float(self.chances[spread] @ beyond) + float(
+            self.chances[~spread].sum() * (not error)
+        )
 
-def mean_over_clusters(
-    means: Float[np.ndarray, " C"], counts: Int[np.ndarray, " C"], rest: float
-) -> VariancePart:
-    """Returns the variance of a mean over values in clusters of different size.
+    def half_width(self, level: float) -> float:
+        """Returns the error that the mean has or exceeds with a chance of `level`."""
+        largest = float(self.values.max())
+        if not largest:
+            return 0.0
 
-    The clusters are exchangeable: effects of one variance, whatever their size, and within them
-    values of one variance:
+        def excess(log_error: float) -> float:
+            return math.log(self.chance_beyond(math.exp(log_error)) / level)
 
-        value = mean + effect of its cluster + rest        variance of a cluster's mean: t + r / n
-
-    A cluster that has half of the values shows its effect once, but how much effects vary is known
-    from all clusters. (The sandwich estimator CR2 takes each cluster's variance from its own one
-    residual: with Bell and McCaffrey's degrees of freedom its intervals are 1.6 to 4 times as wide
-    in such shapes, and hold in 99 % of simulated studies.)
-
-    Source: Paule and Mandel, Journal of Research of the NBS 87(5), 1982, for t.
-
-    Args:
-      means: mean of each of two or more clusters.
-      counts: number of values of each.
-      rest: sum of squares of the values' deviations from their clusters' means.
-    """
-    weights = cluster_weights(means, counts, rest)
-    variance = clustered_variance(means, counts, rest, weights)
-    within = rest / (counts.sum() - len(counts)) if rest else 0.0
-    return VariancePart(max(variance, within / counts.sum()), len(counts) - 1)
-
-
-def cluster_weights(
-    means: Float[np.ndarray, " C"], counts: Int[np.ndarray, " C"], rest: float
-) -> Float[np.ndarray, " C"]:
-    """Returns weights for clusters' squared deviations: one over the variances of their means."""
-    weights = np.ones(len(counts))
-    if not rest:
-        return weights
-    within = rest / (counts.sum() - len(counts))
-    # The weights depend on the variance between clusters, which is estimated with the weights.
-    for _ in range(8):
-        between = max(_between_clusters(means, counts, rest, weights), 0.0)
-        weights = 1 / (between + within / counts)
-        weights /= weights.max()
-    return weights
-
-
-def _between_clusters(
-    means: Float[np.ndarray, "*B C"],
-    counts: Int[np.ndarray, " C"],
-    rest: float,
-    weights: Float[np.ndarray, " C"],
-) -> float:
-    """Returns the variance of clusters' effects, without bias and so perhaps below 0."""
-    # Q = sum g (y - mean of y weighted by g)^2 has the mean a t + b r, for any weights g.
-    total = weights.sum()
-    deviations = means - (weights * means).sum(axis=-1, keepdims=True) / total
-    own = rest / (counts.sum() - len(counts)) if rest else 0.0
-    a = total - (weights**2).sum() / total
-    b = (weights / counts).sum() - (weights**2 / counts).sum() / total
-    return float(((weights * deviations**2).sum() - own * b) / a)
-
-
-def clustered_variance(
-    means: Float[np.ndarray, "*B C"],
-    counts: Int[np.ndarray, " C"],
-    rest: float,
-    weights: Float[np.ndarray, " C"],
-) -> float:
-    """Returns the variance of the mean over all values, without bias, summed over any rows.
-
-    Args:
-      means: mean of each cluster; with a row for each of several sets of values.
-      counts: number of values of each cluster.
-      rest: sum of squares of the values' deviations from their clusters' means, over all rows.
-      weights: weight of each cluster's squared deviation.
-    """
-    num = counts.sum()
-    own = rest / (num - len(counts)) if rest else 0.0
-    between = _between_clusters(means, counts, rest, weights)
-    return float(between * ((counts / num) ** 2).sum() + own / num)
+        # A normal variable of the largest variance has it with that chance at `high`.
+        high = math.log(float(special.ndtri(1 - level / 2)) * math.sqrt(largest))
+        low = high
+        while excess(low) < 0:
+            low -= 1.0
+        return math.exp(optimize.brentq(excess, low, high, xtol=1e-10) if low < high else high)  # type: ignore[arg-type]

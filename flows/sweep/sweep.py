@@ -22,9 +22,9 @@ from flows.graph.inputs import check_study, read_inputs
 from flows.graph.nodes import GraphNode
 from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide_pair
-from flows.report.interval import PairedScores
 from flows.report.items import Items, is_percentage
 from flows.report.items_reader import ItemsReader
+from flows.report.paired_scores import PairedScores
 from flows.report.text_lists import abbreviate_list, counted
 from flows.run.retry_policy import MAX_TRIES, failures_by_node
 from flows.steps.labels import labels_of

@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from flows.report.interval import PairedScores, binomial_interval, estimate_interval
+from flows.report.interval import binomial_interval, estimate_interval
+from flows.report.paired_scores import PairedScores
 
 TRUTH = 2.0
 SEEDS = (1, 2, 3, 5)
@@ -210,12 +211,16 @@ def trainings(name: str, deviations: Sequence[float]) -> Shape:
     return Shape(name=name, draw=draw, parts=parts, seeds=SEEDS[1:])
 
 
+def source_names(counts: Sequence[int] | np.ndarray, training: str = "") -> tuple[str, ...]:
+    """Returns the names of sources, in order."""
+    return tuple(f"{training}/{number:04d}" for number in range(len(counts)))
+
+
 def _row(scores: Float[np.ndarray, "S N"], counts: np.ndarray, training: str = "") -> PairedScores:
-    sources = tuple(f"{training}/{number}" for number in range(len(counts)))
     is_binary = bool(np.isin(scores, (0.0, 100.0)).all())
     return PairedScores(
         values=scores.mean(axis=1),
-        sources=sources,
+        sources=source_names(counts, training),
         counts=counts,
         items=scores,
         training=training,

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from flows.report.decision import Decision, decide_pair
-from flows.report.interval import PairedScores
+from flows.report.paired_scores import PairedScores
 
 POWER, LEVEL = 0.8, 0.05
 

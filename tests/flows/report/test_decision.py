@@ -14,7 +14,8 @@ from flows.report.decision import (
     decide_pair,
     decision_bound,
 )
-from flows.report.interval import PairedScores, estimate_interval
+from flows.report.interval import estimate_interval
+from flows.report.paired_scores import PairedScores
 from tests.flows.report import simulated_sweeps as simulation
 
 RNG = np.random.default_rng(7)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import linalg, stats
 
-from flows.report.interval import PairedScores, estimate_interval, holm_correction, mcnemar_test
-from flows.report.variance import clustered_variance
+from flows.report.interval import estimate_interval, holm_correction, mcnemar_test
+from flows.report.paired_scores import PairedScores
+from flows.report.sources_variance import clustered_variance, source_spread
 from tests.flows.report import simulated_studies as simulation
 
 RNG = np.random.default_rng(3)
@@ -48,26 +49,65 @@ def test_the_variance_over_clusters_is_that_of_the_model_by_plain_matrices(count
         assert np.trace(form @ covariance) == pytest.approx(covariance.sum() / num**2)
 
 
-def test_of_equal_sources_it_is_cr2_with_bell_and_mccaffreys_degrees_by_plain_matrices():
-    """Regression on a constant: residual maker, its blocks' inverse roots, and the sandwich."""
-    num, size = 6, 3
-    values = np.repeat(RNG.normal(0, 5, num), size) + RNG.normal(0, 2, num * size)
-    ones = np.ones((num * size, 1))
-    residual = np.eye(num * size) - ones @ ones.T / (num * size)
-    rows = []
-    for cluster in range(num):
-        own = slice(cluster * size, (cluster + 1) * size)
-        root = np.linalg.inv(linalg.sqrtm(residual[own, own]))
-        rows.append(ones[own].T @ root @ residual[own] / (num * size))
-    scores = np.concatenate(rows)
-    variance = float(((scores @ values) ** 2).sum())
-    moments = np.linalg.eigvalsh(scores @ scores.T)
-    freedom = moments.sum() ** 2 / (moments**2).sum()
-    items = {str(c): tuple(values[c * size : (c + 1) * size]) for c in range(num)}
-    found = estimate_interval([PairedScores.of((values.mean(),), (items,))], [0])
+@pytest.mark.parametrize("sizes", [[3] * 6, [1, 4, 2, 1, 5, 3, 2, 2], [1] * 9])
+def test_of_one_benchmark_it_is_cr2_with_bell_and_mccaffreys_degrees_by_plain_matrices(
+    sizes: list[int],
+):
+    values = [RNG.normal(0, 5, sum(sizes))]
+    items, variance, freedom = plain_cr2([sizes], values)
+    found = estimate_interval([PairedScores.of((values[0].mean(),), (items[0],))], [0])
     half = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
-    assert (found.low, found.high) == pytest.approx((values.mean() - half, values.mean() + half))
-    assert (found.over, found.items) == ("items", num * size)
+    mean = values[0].mean()
+    assert (found.low, found.high) == pytest.approx((mean - half, mean + half))
+    assert (found.over, found.items) == ("items", sum(sizes))
+
+
+def test_benchmarks_that_share_some_pictures_are_cr2_of_one_regression_by_plain_matrices():
+    """The second benchmark asks about the first three pictures, and two of its own."""
+    sizes = [[1, 2, 1, 3, 1, 2], [2, 1, 2, 0, 0, 0, 1, 2]]
+    values = [RNG.normal(0, 5, sum(of)) for of in sizes]
+    items, variance, freedom = plain_cr2(sizes, values)
+    rows = [
+        PairedScores.of((of.mean(),), (run,), str(place))
+        for place, (of, run) in enumerate(zip(values, items, strict=True))
+    ]
+    found = estimate_interval(rows, [0])
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+    assert found.high == pytest.approx(np.mean([of.mean() for of in values]) + half)
+
+
+def plain_cr2(
+    sizes: list[list[int]], values: list[np.ndarray]
+) -> tuple[list[dict[str, tuple[float, ...]]], float, float]:
+    """Items of the benchmarks by picture; variance and degrees of freedom of their means' mean.
+
+    A regression on a constant for each benchmark: residual maker, its blocks' inverse roots, and
+    the sandwich. Bell and McCaffrey's working model: independent items, of each benchmark's own
+    variance.
+    """
+    picture = np.concatenate([np.repeat(np.arange(len(of)), of) for of in sizes])
+    benchmark = np.repeat(np.arange(len(sizes)), [sum(of) for of in sizes])
+    design = (benchmark[:, None] == np.arange(len(sizes))).astype(float)
+    bread = np.linalg.inv(design.T @ design)
+    residual = np.eye(len(picture)) - design @ bread @ design.T
+    mean = np.full(len(sizes), 1 / len(sizes))
+    rows = []
+    for own in (picture == number for number in range(picture.max() + 1)):
+        root = np.linalg.inv(linalg.sqrtm(residual[np.ix_(own, own)]))
+        rows.append(mean @ bread @ design[own].T @ root @ residual[own])
+    scores, all_values = np.array(rows), np.concatenate(values)
+    working = np.array([of.var() for of in values])[benchmark]
+    moments = np.linalg.eigvalsh((scores * working) @ scores.T)
+    items = [
+        {
+            f"{number:02d}": tuple(of[np.repeat(np.arange(len(counts)), counts) == number])
+            for number in range(len(counts))
+            if counts[number]
+        }
+        for counts, of in zip(sizes, values, strict=True)
+    ]
+    variance = float(((scores @ all_values) ** 2).sum())
+    return items, variance, float(moments.sum() ** 2 / (moments**2).sum())
 
 
 def test_one_seed_without_items_has_a_mean_only():
@@ -78,21 +118,17 @@ def test_one_seed_without_items_has_a_mean_only():
 def test_parts_are_those_of_a_balanced_analysis_of_variance():
     """Of one item per source: the textbook's mean squares, from the table itself."""
     table = RNG.normal(0, 1, (4, 1)) + RNG.normal(0, 3, (1, 30)) + RNG.normal(0, 2, (4, 30))
-    by_seed = 30 * table.mean(axis=1).var(ddof=1)
     by_source = 4 * table.mean(axis=0).var(ddof=1)
     both = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
     residual = (both**2).sum() / (3 * 29)
-    seeds, sources = by_seed / 120, (by_source - residual) / 120
-    # For its degrees of freedom, one of the parts counts 1 + 3 / f^1.5 times.
-    degrees = [
-        (a * seeds + b * sources) ** 2 / ((a * seeds) ** 2 / 3 + (b * sources) ** 2 / 29)
-        for a, b in ((1 + 3 / 3**1.5, 1), (1, 1 + 3 / 29**1.5))
-    ]
-    half = stats.t.ppf(0.975, min(degrees)) * math.sqrt(seeds + sources)
-    items = tuple({str(i): (x,) for i, x in enumerate(run)} for run in table.tolist())
-    found = estimate_interval([PairedScores.of(table.mean(axis=1), items)], [0] * 4)
-    assert found.high == pytest.approx(table.mean() + half)
-    assert (found.over, found.seeds, found.items) == ("seeds and items", 4, 30)
+    items = tuple({f"{i:02d}": (x,) for i, x in enumerate(run)} for run in table.tolist())
+    row = PairedScores.of(table.mean(axis=1), items)
+    found = source_spread([row], np.arange(4), 1)
+    assert found.squares == pytest.approx(by_source / 120)
+    assert found.interaction == pytest.approx(residual / 120)
+    assert (found.freedom, found.interaction_freedom) == pytest.approx((29, 87))
+    interval = estimate_interval([row], [0] * 4)
+    assert (interval.over, interval.seeds, interval.items) == ("seeds and items", 4, 30)
 
 
 def test_p_is_the_level_at_which_the_interval_reaches_zero():
@@ -111,13 +147,10 @@ def test_trainings_of_their_own_tell_more_than_rows_of_one():
     means = np.mean(values, axis=0)
     assert (same.low, same.high) == pytest.approx(stats.ttest_1samp(means, 0).confidence_interval())
     own = [PairedScores.of(v, training=str(i)) for i, v in enumerate(values)]
-    variances = np.array([np.var(v, ddof=1) / 3 / 36 for v in values])
-    # Two degrees of freedom each; for them, the largest counts 1 + 3 / 2^1.5 times.
-    factor, largest = 1 + 3 / 2**1.5, variances.max()
-    squares = (variances**2).sum() + (factor**2 - 1) * largest**2
-    freedom = 2 * (variances.sum() + (factor - 1) * largest) ** 2 / squares
-    half = stats.t.ppf(0.975, freedom) * math.sqrt(sum(variances))
-    assert estimate_interval(own, [0] * 3).high == pytest.approx(np.mean(values) + half)
+    apart = estimate_interval(own, [0] * 3)
+    # Not the 2.2 times that two degrees of freedom cost, but what three seeds of six tell together.
+    variances = sum(np.var(v, ddof=1) / 3 / 36 for v in values)
+    assert 1.0 < (apart.high - apart.low) / (2 * stats.norm.isf(0.025) * variances**0.5) < 1.7
 
 
 def test_a_pretraining_and_what_follows_from_it_is_one_draw():
