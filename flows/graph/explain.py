@@ -278,8 +278,7 @@ class Explanation:
         """Returns estimates of what is missing, from the times and costs of what is there."""
         estimates = TimeEstimates()
         for step, artifact in self.artifacts().items():
-            estimates.learn(step, artifact.manifest.seconds)
-            estimates.learn_cost(step, device_seconds(artifact))
+            estimates.learn(artifact, step)
         return estimates
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
@@ -377,8 +376,7 @@ class Explanation:
         estimates = TimeEstimates()
         for kind in sorted(kinds):
             for artifact in self.view.artifacts(kind):
-                estimates.learn(artifact.manifest, artifact.manifest.seconds)
-                estimates.learn_cost(artifact.manifest, device_seconds(artifact))
+                estimates.learn(artifact)
         return estimates
 
     def describe_storage(

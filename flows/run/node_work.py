@@ -18,7 +18,7 @@ from flows.run.limits import NodeHeldError
 from flows.run.session import InputFailedError, RunSession, StepFailedError
 from flows.steps import worker
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup, device_seconds
+from flows.steps.lookup import StepLookup
 from flows.steps.registry import kind_of
 from flows.steps.workers import AlreadyRunning
 from infra.prefect.page_queue import UIPage
@@ -149,8 +149,7 @@ class NodeWork:
                         if not end.reused:
                             outcome = "made"
                             session.made.add(step)
-                        session.expected.learn(step, artifact.manifest.seconds)
-                        session.expected.learn_cost(step, device_seconds(artifact))
+                        session.expected.learn(artifact, step)
                         self._publish_lineage_page(step, artifact, reused=end.reused)
             # After all steps of this job, so that one failed budget does not lose the others;
             # before the next job, which may read the step that failed.

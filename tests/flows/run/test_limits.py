@@ -19,6 +19,7 @@ from flows.steps.worker import StepOutcome
 from flows.study.load import load
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
+from tests.flows.graph.estimated import took
 
 
 def cell(name: str) -> GraphNode:
@@ -30,7 +31,7 @@ def expected(**seconds: float) -> TimeEstimates:
     """Estimates of steps that take so long, each on two devices."""
     found = TimeEstimates()
     for name, value in seconds.items():
-        found.learn_cost(cell(name).steps[0], 2 * value)
+        found.learn(took(value, devices=2), cell(name).steps[0])
     return found
 
 

@@ -9,6 +9,7 @@ from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.run.run_order import run_in_order
 from flows.steps.kind import Step
 from flows.steps.labels import labels_of_name
+from tests.flows.graph.estimated import took
 
 
 def node(name: str, *reads: GraphNode, cpus: int = 1) -> GraphNode:
@@ -69,7 +70,7 @@ def test_the_longest_chain_of_work_begins_first():
     tail = node("tail", head)
     expected, order = TimeEstimates(), list[str]()
     for one, seconds in ((short, 1), (head, 2), (tail, 9), (long, 8), (lone, 10)):
-        expected.learn(one.steps[0], seconds)
+        expected.learn(took(seconds), one.steps[0])
     run([short, head, long, lone, tail], lambda one: order.append(one.name), expected=expected)
     assert order == ["head", "lone", "tail", "long", "short"]
 

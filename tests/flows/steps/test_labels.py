@@ -1,5 +1,6 @@
 """Labels of steps: names are written from them, and nothing is read out of a name."""
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from flows.steps.labels import Labels, labels_of, labels_of_name, labels_of_user
 from flows.study.load import load
 from flows.sweep.form_values import check_values, sweep_of_form
 from flows.sweep.sweep import Sweep, describe_sweep
-from infra.store.store import Store
+from infra.store.store import Artifact, Store
 from tests.flows.graph.test_explain import fill
 
 E2E = Path(__file__).parents[2] / "e2e"
@@ -73,7 +74,9 @@ def what_is_seen(store: Store) -> dict[str, Any]:
     fill(store, graph, but=lambda step: step.labels.action == "results")
     estimates, view = TimeEstimates(), store.snapshot()
     for artifact in sorted(view.artifacts(), key=lambda one: one.key):
-        estimates.learn(artifact.manifest, float(int(artifact.key[-4:], 16)))
+        seconds = float(int(artifact.key[-4:], 16))
+        manifest = dataclasses.replace(artifact.manifest, seconds=seconds)
+        estimates.learn(Artifact(store.files, manifest))
     more = graph_of(load(overrides=(*SWEPT, "seed=9")))
     cells = [a for a in view.artifacts("scores") if labels_of(a.manifest).method == "parcel"]
     boxes = {box.label for box in draw(store, cells).boxes if " × " in box.label}
