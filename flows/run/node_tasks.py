@@ -1,6 +1,9 @@
 """The nodes of a run as Prefect tasks: rows, retries, and how each one ended."""
 
+import contextvars
 import dataclasses
+import queue
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from prefect import allow_failure, task
@@ -12,7 +15,7 @@ from prefect.states import Completed
 from flows.graph.nodes import GraphNode
 from flows.run.limits import NodeHeldError
 from flows.run.node_work import Work
-from flows.run.repair import make_with_repair
+from flows.run.run_order import RunOrder
 from flows.run.session import RunSession
 from infra.errors import one_line_message, redact_error
 from infra.prefect import journal
@@ -35,13 +38,11 @@ class NodeTasks:
     """
 
     def __init__(self, session: RunSession, work: Work) -> None:
-        graph, self._session, self._work = session.graph, session, work
-        self._states: dict[GraphNode, State[Any]] = {}
-        self._nodes = {node.name: node for node in graph.nodes}
-        self._makers = {step: node for node in graph.nodes for step in node.steps}
+        self._session, self._work = session, work
+        self._nodes = {node.name: node for node in session.graph.nodes}
 
         # Bound, so that its only parameter is a name: Prefect looks for states in what it is given.
-        self._step = task(
+        self._task = task(
             name="step",
             task_run_name="{name}",
             cache_policy=NO_CACHE,
@@ -51,22 +52,47 @@ class NodeTasks:
             retry_condition_fn=_is_lost_worker,
         )(self._make_and_report)
 
-    def run(self, node: GraphNode) -> None:
-        """Runs a node, however it ends, after those that it reads."""
-        # The arrows of the run's picture. Prefect would not begin a task whose input was not run;
-        # ours begins, and says so itself.
-        upstream = self._session.graph.upstream[node]
-        inputs = [self._states[read] for read in upstream if read in self._states]
-        inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
-        # A failure is noted where it happens, in the task; here only one of Prefect itself.
+    def run(self, order: RunOrder) -> None:
+        """Runs all nodes of an order, in threads; returns when all have ended, however they did."""
+        # The way of a node; a failed one goes the same way, so its readers begin, find their input
+        # missing, and fail in turn:
+        #
+        #   waits for what it reads ─▶ ready (`order`) ─▶ in flight (the pool) ─▶ ended (a queue)
+        #             ▲                                                               │
+        #             └──────────────── `order.end` frees its readers ◀───────────────┘
+        #
+        # Only this thread touches `order` and `states`; the pool's threads only put into `ended`.
+        session, states = self._session, dict[GraphNode, State[Any]]()
+        ended: queue.SimpleQueue[tuple[GraphNode, Future[State[Any]]]] = queue.SimpleQueue()
+        pool = ThreadPoolExecutor(order.capacity, thread_name_prefix="node")
         try:
-            state = self._step(node.name, wait_for=inputs, return_state=True)
-            self._states[node] = state
-            lost = state.message if state.is_failed() or state.is_crashed() else None
-        except Exception as error:
-            lost = one_line_message(error)
-        if lost is not None:
-            self._session.fail(node, lost)
+            while order.is_active():
+                for node in order.begin():
+                    # The arrows of the run's picture. Prefect would not begin a task whose input
+                    # was not run; ours begins, and says so itself.
+                    reads = [states[n] for n in session.graph.upstream[node] if n in states]
+                    inputs = [allow_failure(s) for s in reads if s.is_completed() or s.is_failed()]
+                    # In a copy of this context, and with it within Prefect's flow run.
+                    future = pool.submit(
+                        contextvars.copy_context().run,
+                        self._task,
+                        node.name,
+                        wait_for=inputs,
+                        return_state=True,
+                    )
+                    future.add_done_callback(lambda end, node=node: ended.put((node, end)))
+                node, future = ended.get()
+                # A failure is noted where it happens, in the task; here only one of Prefect itself.
+                if (error := future.exception()) is not None:
+                    session.fail(node, one_line_message(error))
+                else:
+                    state = states[node] = future.result()
+                    if state.is_failed() or state.is_crashed():
+                        session.fail(node, state.message or "")
+                order.end(node)
+        finally:
+            # Without waiting: here either all have ended, or the run is being ended.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def share_row(self) -> list[GraphNode]:
         """Has reused nodes share one row, if they are many; returns the nodes that it is for."""
@@ -105,7 +131,7 @@ class NodeTasks:
         outcome: journal.Outcome
         detail, took = "", None
         try:
-            outcome = make_with_repair(session, node, self._makers, self._work.make)
+            outcome = self._work.make(node)
         except NodeHeldError as error:
             outcome, detail = "not run", str(error)
             session.holds[node] = detail

@@ -24,7 +24,7 @@ from flows.run.retry_policy import (
     hold_all_but,
     hold_none,
 )
-from flows.run.run_order import run_in_order
+from flows.run.run_order import RunOrder
 from flows.run.study_pass import RunTraces, finish_pass, start_pass
 from flows.steps.workers import Workers
 from infra.errors import one_line_message
@@ -125,15 +125,15 @@ class Run:
                         print(line, flush=True)
                     tasks = NodeTasks(session, NodeWork(session))
                     with session.display, contextlib.closing(session.workers):
-                        run_in_order(
+                        order = RunOrder(
                             session.graph,
-                            tasks.run,
                             expected=session.expected,
                             on_workers=session.workers.capacity + self._queue_length,
                             in_process=explanation.study.compute.prepare_at_once,
                             done=tasks.share_row(),
                             priority=session.priority,
                         )
+                        tasks.run(order)
                     result = finish_pass(session, explanation.study)
                     self.result = self.result.followed_by(result) if self.result else result
                     request = dataclasses.replace(request, approve=False)  # Asked for once.

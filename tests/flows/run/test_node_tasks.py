@@ -12,7 +12,7 @@ import pytest
 from flows.graph.nodes import GraphNode
 from flows.run.limits import NodeHeldError
 from flows.run.node_tasks import NodeTasks
-from flows.run.run_order import run_in_order
+from flows.run.run_order import RunOrder
 from flows.run.session import RunSession, StepFailedError
 from infra.prefect import journal
 from infra.ray.errors import RayWorkerLostError
@@ -83,14 +83,14 @@ def run(served_store: Path, tmp_path: Path) -> Callable[..., Outcome]:
             with PageQueue(run_id) as pages:
                 session = session_of(tmp_path, nodes, run_id=run_id, pages=pages, **state)
                 tasks = NodeTasks(session, Work(make))
-                run_in_order(
+                order = RunOrder(
                     session.graph,
-                    tasks.run,
                     expected=session.expected,
                     on_workers=4,
                     in_process=4,
                     done=tasks.share_row(),
                 )
+                tasks.run(order)
             record = journal.read(session.journal.path)
             assert record is not None
             outcomes.append(Outcome(session, record, uuid.UUID(run_id)))
