@@ -95,7 +95,7 @@ class JobProgress:
         if now - self._logged >= run_log.LINE_EVERY:
             self._logged = now
             self._session.log(run_log.progress_line(name, progress), False)
-        self._session.pages.put_progress(
+        self._session.traces.pages.put_progress(
             UIPage(
                 key=f"progress-{self._key}",
                 text=round(100 * progress.done / max(progress.total, 1), 1),

@@ -112,7 +112,7 @@ class NodeTasks:
         for node in shared_row:
             session.forecast.end(node)
         session.display.reuse(len(shared_row))
-        session.journal.reused(
+        session.traces.journal.reused(
             {node.name: self._work.describe(node, "reused")[0] for node in shared_row}
         )
         reused_steps(len(shared_row))
@@ -127,7 +127,7 @@ class NodeTasks:
         session, node, attempt = self._session, self._nodes[name], task_run.run_count
         # Journal before UI: what a killed process was doing must be on disk, not on a server.
         began = journal.Node(name=node.name, started=journal.now())
-        session.journal.started(node.name, task_run.id)
+        session.traces.journal.started(node.name, task_run.id)
         outcome: journal.Outcome
         detail, took = "", None
         try:
@@ -155,7 +155,7 @@ class NodeTasks:
             session.display.finish(node.name, outcome=outcome, seconds=took, detail=detail)
         else:
             session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
-        session.journal.ended(node.name, outcome, detail)
+        session.traces.journal.ended(node.name, outcome, detail)
         end = dataclasses.replace(
             began, outcome=outcome, detail=detail, ended=journal.now(), took=took
         )

@@ -280,9 +280,11 @@ class NodeWork:
 
     def _publish_lineage_page(self, step: Step, artifact: Artifact, *, reused: bool) -> None:
         """Publishes a page about an artifact in the UI."""
-        text = lineage_page(self._session.view, artifact, reused=reused)
-        key, task = page_key(artifact.key), task_run.id
-        self._session.pages.put(UIPage(key=key, text=text, description=step.name, task_run_id=task))
+        session, task = self._session, task_run.id
+        text, key = lineage_page(session.view, artifact, reused=reused), page_key(artifact.key)
+        session.traces.pages.put(
+            UIPage(key=key, text=text, description=step.name, task_run_id=task)
+        )
 
 
 def _context_of(job: StepJob, closes: float) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def run(served_store: Path, tmp_path: Path) -> Callable[..., Outcome]:
                     done=tasks.share_row(),
                 )
                 tasks.run(order)
-            record = journal.read(session.journal.path)
+            record = journal.read(session.traces.journal.path)
             assert record is not None
             outcomes.append(Outcome(session, record, uuid.UUID(run_id)))
 

@@ -14,11 +14,10 @@ from flows.lineage.runs import end_run_record
 from flows.report.cells import CellKey
 from flows.run.retry_policy import (
     MAX_TRIES,
-    describe_failed_nodes,
     failed_nodes_of_last_run,
     failures_by_node,
-    hold_all_but,
     hold_given_up,
+    only_failed,
 )
 from flows.steps.lookup import look_up
 from flows.study.study import StudyConfig
@@ -370,13 +369,13 @@ def test_failed_steps_alone_are_begun(store: Store):
     )
     assert failed_nodes_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))
-    begun = set(explanation.graph.nodes) - hold_all_but([broken])(explanation).keys()
+    rule, line = only_failed(store, config.name)
+    assert rule is not None
+    begun = set(explanation.graph.nodes) - rule(explanation).keys()
     kinds = {node.name.split()[0] for node in begun}
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
-    assert re.fullmatch(
-        rf"1 step .*demo.*: {re.escape(broken)}", describe_failed_nodes("demo", [broken])
-    )
+    assert re.fullmatch(rf"1 step .*demo.*: {re.escape(broken)}", line)
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
     assert form_problem(form) is None
     assert str(form_problem({**form, "overrides": ["name=other"]})).startswith("--failed needs")
