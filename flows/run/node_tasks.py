@@ -52,8 +52,13 @@ class NodeTasks:
             retry_condition_fn=_is_lost_worker,
         )(self._make_and_report)
 
-    def run(self, order: RunOrder) -> None:
-        """Runs all nodes of an order, in threads; returns when all have ended, however they did."""
+    def run(self, *, on_workers: int, in_process: int) -> None:
+        """Runs all nodes, in threads; returns when all have ended, however they did.
+
+        Args:
+          on_workers: most nodes in flight at a time of those that run on workers.
+          in_process: most nodes in flight at a time of those that run in this process.
+        """
         # The way of a node; a failed one goes the same way, so its readers begin, find their input
         # missing, and fail in turn:
         #
@@ -63,8 +68,16 @@ class NodeTasks:
         #
         # Only this thread touches `order` and `states`; the pool's threads only put into `ended`.
         session, states = self._session, dict[GraphNode, State[Any]]()
+        order = RunOrder(
+            session.graph,
+            expected=session.expected,
+            on_workers=on_workers,
+            in_process=in_process,
+            done=self._share_row(),
+            priority=session.priority,
+        )
         ended: queue.SimpleQueue[tuple[GraphNode, Future[State[Any]]]] = queue.SimpleQueue()
-        pool = ThreadPoolExecutor(order.capacity, thread_name_prefix="node")
+        pool = ThreadPoolExecutor(on_workers + in_process, thread_name_prefix="node")
         try:
             while order.is_active():
                 for node in order.begin():
@@ -94,7 +107,7 @@ class NodeTasks:
             # Without waiting: here either all have ended, or the run is being ended.
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def share_row(self) -> list[GraphNode]:
+    def _share_row(self) -> list[GraphNode]:
         """Has reused nodes share one row, if they are many; returns the nodes that it is for."""
         session, shared_row = self._session, list[GraphNode]()
         if len(session.reused) <= _MAX_REUSED_ROWS:

@@ -17,7 +17,6 @@ from flows.run.node_work import NodeWork
 from flows.run.request import RunRequest
 from flows.run.result import StudyResult
 from flows.run.retry_policy import GIVEN_UP, HoldRule, hold_none, only_failed
-from flows.run.run_order import RunOrder
 from flows.run.session import RunTraces
 from flows.run.study_pass import finish_pass, start_pass
 from flows.steps.workers import Workers
@@ -117,17 +116,11 @@ class Run:
                     line = explanation.describe_remakes()
                     if line and self._explanation is None:  # Who explained the study has said it.
                         print(line, flush=True)
-                    tasks = NodeTasks(session, NodeWork(session))
                     with session.display, contextlib.closing(session.workers):
-                        order = RunOrder(
-                            session.graph,
-                            expected=session.expected,
+                        NodeTasks(session, NodeWork(session)).run(
                             on_workers=session.workers.capacity + self._queue_length,
                             in_process=explanation.study.compute.prepare_at_once,
-                            done=tasks.share_row(),
-                            priority=session.priority,
                         )
-                        tasks.run(order)
                     result = finish_pass(session, explanation.study)
                     self.result = self.result.followed_by(result) if self.result else result
                     request = dataclasses.replace(request, approve=False)  # Asked for once.

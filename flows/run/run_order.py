@@ -22,9 +22,6 @@ class RunOrder:
       in_process: most nodes in flight at a time of those that run in this process.
       done: nodes that are not run, because all they would make is there.
       priority: nodes that begin before all other ready ones, by their place among themselves.
-
-    Attributes:
-      capacity: most nodes in flight at a time.
     """
 
     def __init__(
@@ -51,7 +48,6 @@ class RunOrder:
         self._limits, self._in_flight = {True: on_workers, False: in_process}, {True: 0, False: 0}
         self._ready: dict[bool, list[tuple[tuple[float, float, float], int, GraphNode]]]
         self._ready = {True: [], False: []}
-        self.capacity = on_workers + in_process
 
     def is_active(self) -> bool:
         """Whether a node has not ended yet."""

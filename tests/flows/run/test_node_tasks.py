@@ -12,7 +12,6 @@ import pytest
 from flows.graph.nodes import GraphNode
 from flows.run.limits import NodeHeldError
 from flows.run.node_tasks import NodeTasks
-from flows.run.run_order import RunOrder
 from flows.run.session import RunSession, StepFailedError
 from infra.prefect import journal
 from infra.ray.errors import RayWorkerLostError
@@ -82,15 +81,7 @@ def run(served_store: Path, tmp_path: Path) -> Callable[..., Outcome]:
             state.update(reused=set(nodes[:reused]), retry_after=0.0)
             with PageQueue(run_id) as pages:
                 session = session_of(tmp_path, nodes, run_id=run_id, pages=pages, **state)
-                tasks = NodeTasks(session, Work(make))
-                order = RunOrder(
-                    session.graph,
-                    expected=session.expected,
-                    on_workers=4,
-                    in_process=4,
-                    done=tasks.share_row(),
-                )
-                tasks.run(order)
+                NodeTasks(session, Work(make)).run(on_workers=4, in_process=4)
             record = journal.read(session.traces.journal.path)
             assert record is not None
             outcomes.append(Outcome(session, record, uuid.UUID(run_id)))
