@@ -100,7 +100,7 @@ def run(
       ConfigError: as `load`; or if changed code would repeat more than `compute.rebuild_limit`.
       RuntimeError: if a step failed.
     """
-    from flows.lineage.open_store import open_store
+    from flows.lookup.open_store import open_store
     from flows.machine.start import keep_server, start_study
     from flows.run.request import RunRequest
     from infra.errors import ConfigError
@@ -159,7 +159,7 @@ def sweep(
       ConfigError: naming the field, the value and what is accepted.
       RuntimeError: if a step failed.
     """
-    from flows.lineage.open_store import open_store
+    from flows.lookup.open_store import open_store
     from flows.machine.start import keep_server, start_sweep
     from flows.run.limits import SweepLimits
     from flows.sweep.form_values import check_values, sweep_of_form
@@ -260,16 +260,16 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
     Raises:
       ConfigError: if nothing has that name.
     """
-    from flows.lineage.target import find_lineage_target
     from flows.lineage.trace import trace_lineage as lines_of
+    from flows.lookup.target import find_target
 
     opened = _store_of(name, store)
-    return "\n".join(lines_of(opened, find_lineage_target(opened, name), samples=samples))
+    return "\n".join(lines_of(opened, find_target(opened, name), samples=samples))
 
 
 def _describe_failure(name: str, store: "Store") -> str:
     """Returns how the newest run of a study ended, with the first step that failed, in one line."""
-    from flows.lineage.runs import describe_ends, ended_run_records, runs_named
+    from flows.lookup.runs import describe_ends, ended_run_records, runs_named
 
     runs = runs_named(ended_run_records(store).values(), name)
     ends = describe_ends(runs[0]["failed"], runs[0].get("holes", ())) if runs else ""
@@ -287,7 +287,7 @@ def _words(overrides: Mapping[str, Any]) -> list[str]:
 
 def _store_of(run: str, store: str | None) -> "Store":
     """Returns the opened store; a line says where a run's name, or a cell's, hides a larger run."""
-    from flows.lineage.open_store import open_existing_store
+    from flows.lookup.open_store import open_existing_store
     from parcel.studies import mention_larger_run
 
     opened = open_existing_store(_uri(store))

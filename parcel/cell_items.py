@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, get_args, overload
 
 from PIL import Image
 
-from flows.lineage.runs import results_artifact
-from flows.lineage.target import find_lineage_target
+from flows.lookup.runs import results_artifact
+from flows.lookup.target import find_target
 from flows.pages.cards import Card, Cards
 from flows.pages.items import Item
 from flows.pages.sample_table import card_rows, paint_boxes
@@ -100,7 +100,7 @@ class CellItems(Sequence[CellItem]):
     def __init__(self, store: Store, cell: str, *, show: Show = "all", find: str = "") -> None:
         if show not in get_args(Show):
             raise ConfigError(f"show must be one of {', '.join(get_args(Show))}, got {show!r}.")
-        target = find_lineage_target(store, cell)
+        target = find_target(store, cell)
         if not target.seeds:
             raise ConfigError(f"a cell must be RUN/BENCHMARK/METHOD/BUDGET[/SEED], got {cell!r}.")
         run, benchmark, method, budget, *_ = cell.split("/")

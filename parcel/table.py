@@ -3,8 +3,8 @@
 import io
 from typing import TYPE_CHECKING
 
-from flows.lineage.results import show_results
-from flows.lineage.runs import find_run
+from flows.lookup.results import show_results
+from flows.lookup.runs import find_run
 from infra.store.store import Store
 from parcel.optional import import_pandas
 

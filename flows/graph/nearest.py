@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flows.lineage.leaves import leaves
+from flows.lookup.leaves import leaves
 from flows.steps.kind import Step
 from flows.steps.registry import full_config, libraries_of
 from infra.store.digest import canonical_json, settings_json

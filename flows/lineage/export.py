@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from flows.steps.registry import kind_of
 from infra.store.lineage import walk_lineage
 from infra.store.store import Store
@@ -11,7 +11,7 @@ from infra.store.store import Store
 Format = Literal["openlineage", "croissant"]
 
 
-def export_lineage(store: Store, target: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
+def export_lineage(store: Store, target: LookupTarget, form: Format) -> Iterator[tuple[str, str]]:
     """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:

@@ -30,7 +30,7 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.serde import Serde
 
-from flows.lineage.leaves import leaves
+from flows.lookup.leaves import leaves
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import Manifest
 from infra.store.redact import redact

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from flows.lineage.diff import LineageDifference, compare_lineages
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.labels import labels_of
@@ -99,7 +99,7 @@ class ReplayOutcome:
 
 def replay_artifacts(
     store: Store,
-    target: LineageTarget,
+    target: LookupTarget,
     fresh: Store,
     *,
     from_raw: bool,
@@ -187,7 +187,7 @@ def autotuning_differences(was: Artifact, now: Artifact) -> Iterator[LineageDiff
         yield LineageDifference(sort="hardware", what=what, was=next(digests), now=next(digests))
 
 
-def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[Artifact]:
+def _replay_order(store: Store, target: LookupTarget, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
         # The score of a cell is only as good as its answers, so these are made again before it.
@@ -238,7 +238,7 @@ def _machine_name(manifest: Manifest) -> str:
 
 
 def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> ReplayOutcome:
-    then, again = (LineageTarget(name=a.key, artifacts=(a,)) for a in (was, now))
+    then, again = (LookupTarget(name=a.key, artifacts=(a,)) for a in (was, now))
     differences = compare_lineages(store, then, again, fresh).differences
     score = same_answers = None
     if was.manifest.content != now.manifest.content:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from flows.lineage.target import LineageTarget
 from flows.lineage.training_order import batch_config, changed_since, data_of_training
+from flows.lookup.target import LookupTarget
 from flows.report.data_check import align_table
 from flows.report.text_lists import abbreviate_list
 from flows.steps.labels import labels_of
@@ -124,7 +124,7 @@ def _sums(seen: Iterable[SeenData]) -> str:
     return f"{examples:,} examples of {records:,} records"
 
 
-def summarise_data(store: Store, target: LineageTarget) -> DataSummary:
+def summarise_data(store: Store, target: LookupTarget) -> DataSummary:
     """Counts the examples of every training that some artifacts rest on.
 
     Args:

@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flows.lineage.runs import config_differences
-from flows.lineage.target import LineageTarget
+from flows.lookup.runs import config_differences
+from flows.lookup.target import LookupTarget
 from flows.pages.curve_chart import CurveChart, LossReader, TrainingCurve, chart_of
 from flows.pages.study import Column, Study, study_of
 from flows.report.cell_text import draws_text
@@ -197,10 +197,10 @@ def column_of(side: Side, key: tuple[object, ...]) -> Column:
     )
 
 
-def lineage_target(store: Store, side: Side, key: tuple[object, ...]) -> LineageTarget:
+def lineage_target(store: Store, side: Side, key: tuple[object, ...]) -> LookupTarget:
     """Returns the artifacts of a side's cell, to compare their histories."""
     _, cell = side.cells[key]
-    return LineageTarget(
+    return LookupTarget(
         name=side.label,
         artifacts=tuple(store.get_cached(score.artifact) for score in cell.scores),
         seeds=tuple(score.seed for score in cell.scores),

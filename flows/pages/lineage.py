@@ -7,8 +7,8 @@ import base64
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from flows.lineage.data_rejects import rejects_of
 from flows.lineage.trace import ACCEPTED_NOTE, SHORT
+from flows.lookup.data_rejects import rejects_of
 from flows.pages.cards import Card
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import box_labels, distinct_names

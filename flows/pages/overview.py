@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.lineage.runs import Outcome, larger_run, outcome
+from flows.lookup.runs import Outcome, larger_run, outcome
 from flows.report.durations import age_text
 from infra.prefect import journal, progress
 from infra.prefect.journal import JournalReader, Node

@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
 
-from flows.lineage.runs import ended_run_records
+from flows.lookup.runs import ended_run_records
 from flows.pages.cards import Card, Cards
 from flows.pages.history import UsageIndex
 from flows.pages.lineage import page as lineage_page

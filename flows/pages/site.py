@@ -6,8 +6,8 @@ from typing import Any
 
 import jinja2
 
-from flows.lineage.data_rejects import rejects_of
-from flows.lineage.runs import describe_ends, larger_run, outcome
+from flows.lookup.data_rejects import rejects_of
+from flows.lookup.runs import describe_ends, larger_run, outcome
 from flows.pages.cards import Card, Cards
 from flows.pages.compare import (
     Side,
@@ -491,21 +491,19 @@ class Site:
 
     def _diff(self, page: Page) -> Mapping[str, Any]:
         from flows.lineage.diff import compare_lineages
-        from flows.lineage.target import find_lineage_target
+        from flows.lookup.target import find_target
 
         sides = tuple(page.get(side).strip() for side in ("a", "b"))
-        a, b = (find_lineage_target(self._store, side) if side else None for side in sides)
+        a, b = (find_target(self._store, side) if side else None for side in sides)
         return {"sides": sides, "found": compare_lineages(self._store, a, b) if a and b else None}
 
     def _sample_uses(self, page: Page, run: str) -> Mapping[str, Any]:
         # Imported here, since it imports JAX, which other pages do not need.
         from flows.lineage.sample_trace import trace_sample
-        from flows.lineage.target import find_lineage_target
+        from flows.lookup.target import find_target
 
         study = study_of(self._store, run)
-        found = trace_sample(
-            self._store, find_lineage_target(self._store, study.run), page.get("id")
-        )
+        found = trace_sample(self._store, find_target(self._store, study.run), page.get("id"))
         return {"study": study, "sample": page.get("id"), "found": found}
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.lineage.runs import find_run
+from flows.lookup.runs import find_run
 from flows.report.cells import Report, Section
 from flows.report.json_file import read_json
 from infra.errors import ConfigError

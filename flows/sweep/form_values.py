@@ -19,7 +19,7 @@ from flows.config.server_limits import (
 )
 from flows.config.validation import first_problem
 from flows.graph.graph import Phase
-from flows.lineage.runs import ended_run_records
+from flows.lookup.runs import ended_run_records
 from flows.run.limits import SweepLimits
 from flows.run.retry_policy import failed_nodes_of_last_run
 from flows.study.input_files import check_served_files

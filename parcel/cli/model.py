@@ -233,7 +233,7 @@ def spectral(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws the spatial spectra of features, pooled tokens and queries: the paper's figures."""
-    from flows.lineage.spectral import draw_spectra
+    from flows.lookup.spectral import draw_spectra
 
     if paper and (images or data is not None):
         raise ConfigError(
@@ -312,7 +312,7 @@ def predict(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Answers a prompt about an image, an image pair or a video, at any budget."""
-    from flows.lineage import predict as prediction
+    from flows.lookup import predict as prediction
 
     decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
     answer = prediction.predict(

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import parcel as notebook
-from flows.lineage.results import show_results
+from flows.lookup.results import show_results
 from flows.pages.study import study_of
 from flows.study.load import load
 from infra.errors import ConfigError

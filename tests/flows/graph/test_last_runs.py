@@ -11,7 +11,7 @@ from flows.config.keep import KeepConfig
 from flows.graph.explain import Explanation
 from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.nodes import GraphNode
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.run.session import RunSession, StepFailedError
 from flows.steps import registry
 from flows.steps.kind import Step

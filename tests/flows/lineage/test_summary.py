@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from flows.lineage.card import CheckpointOrigin, model_card
 from flows.lineage.croissant import croissant_description
 from flows.lineage.summary import DataSummary, summarise_data
-from flows.lineage.target import LineageTarget, find_training_target
+from flows.lookup.target import LookupTarget, find_training_target
 from flows.pages.lineage import page
 from flows.report.markdown import plain
 from infra.errors import ConfigError
@@ -158,7 +158,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def summary_of(study: Study, artifact: Artifact) -> DataSummary:
-    return summarise_data(study.store, LineageTarget(name="x", artifacts=(artifact,)))
+    return summarise_data(study.store, LookupTarget(name="x", artifacts=(artifact,)))
 
 
 def by_terms(study: Study, greys: collections.Counter[int]) -> dict[tuple[str, str], list[int]]:

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.pages.app import pages_of
 from flows.pages.compare import common_cells, compare_cells, find_sides
 from flows.pages.curve_chart import TrainingCurve, chart_of

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from flows.lineage.runs import end_run_record, stop_run_record
+from flows.lookup.runs import end_run_record, stop_run_record
 from flows.pages.app import pages_of
 from flows.pages.overview import (
     EndedRun,

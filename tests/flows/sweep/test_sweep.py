@@ -10,7 +10,7 @@ import pytest
 
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.report.cells import CellKey
 from flows.run.retry_policy import (
     MAX_TRIES,
@@ -257,7 +257,7 @@ def test_a_form_is_checked_before_there_is_a_run(store: Store):
 def test_a_study_that_ran_is_known_by_its_name(store: Store):
     import dataclasses
 
-    from flows.lineage.runs import end_run_record
+    from flows.lookup.runs import end_run_record
     from flows.study.load import load
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))

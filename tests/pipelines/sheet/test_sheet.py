@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.lineage.data_files import show_records
+from flows.lookup.data_files import show_records
 from infra.errors import ConfigError
 from pipelines.records import example
 from pipelines.records.boxes import COLORS

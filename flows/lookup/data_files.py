@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.lineage.runs import find_dataset
+from flows.lookup.runs import find_dataset
 from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
 from pipelines.records.export import Format, export_records

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from flows.config.user_checkpoint import checkpoint_config
-from flows.lineage.open_store import open_existing_store
-from flows.lineage.runs import artifact_place
-from flows.lineage.target import checkpoint_of_target, find_lineage_target
+from flows.lookup.open_store import open_existing_store
+from flows.lookup.runs import artifact_place
+from flows.lookup.target import checkpoint_of_target, find_target
 from infra.errors import ConfigError
 from infra.store.stored_folder import open_stored_folder
 from model.data.pixels import decode_images
@@ -37,7 +37,7 @@ def find_checkpoint(name: str, store: str) -> str:
     is_cell = name.count("/") >= 3 and not name.startswith(("/", ".", "~")) and "://" not in name
     if is_cell and not Path(name).is_dir():
         opened = open_existing_store(store)
-        name = checkpoint_of_target(opened, find_lineage_target(opened, name))
+        name = checkpoint_of_target(opened, find_target(opened, name))
     place = artifact_place("checkpoint", name, store)
     folder = open_stored_folder(place).local_folder((CONFIG, DIGEST))
     if not folder.is_dir():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.results import show_results
+from flows.lookup.results import show_results
 from flows.report.scores_file import COLUMNS
 from infra.errors import ConfigError
 from infra.store.store import Store

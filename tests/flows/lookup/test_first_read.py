@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.predict import find_checkpoint
-from flows.lineage.runs import find_dataset
+from flows.lookup.predict import find_checkpoint
+from flows.lookup.runs import find_dataset
 from infra.store import digest_check
 from infra.store.digest_check import DamagedArtifactError
 from infra.store.store import Artifact, Store

@@ -10,7 +10,7 @@ import pydantic
 from flows.config.licences import fetched_licence
 from flows.config.references import corpus_reference
 from flows.config.validation import config_adapter, first_problem
-from flows.lineage.runs import find_dataset
+from flows.lookup.runs import find_dataset
 from flows.report.data_check import benchmark_rows_text, corpus_check_text, holdings_text
 from infra.errors import ConfigError, one_line_message
 from infra.yaml_text import YamlError, load_yaml

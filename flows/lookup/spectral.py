@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.lineage.predict import find_checkpoint, read_pixels
+from flows.lookup.predict import find_checkpoint, read_pixels
 from flows.steps.registry import full_config
 from infra.errors import ConfigError
 from infra.store.store import Store

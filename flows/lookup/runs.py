@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from flows.config.keep import KeepConfig, prunable_checkpoints
-from flows.lineage.leaves import leaves
+from flows.lookup.leaves import leaves
 from flows.report.text_lists import counted
 from infra.errors import ConfigError, did_you_mean
 from infra.store.pins import list_pins, living_runs, run_of_pin

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from flows.config.validation import config_adapter, first_problem
-from flows.lineage.runs import find_run, results_artifact
 from flows.logs.beside_own import add_logs
 from flows.logs.item_log import ItemLog, ItemLogError
 from flows.logs.logs_report import read_logs, report_logs
 from flows.logs.own_questions import read_questions
+from flows.lookup.runs import find_run, results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv

@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from flows.lineage.runs import (
+from flows.lookup.runs import (
     begin_run_record,
     close_dead_records,
     end_run_record,
@@ -129,7 +129,7 @@ def test_a_run_that_died_is_crashed_and_keeps_what_it_had_made(tmp_path: Path):
     # A process of its own, killed after it has committed an artifact and before its record says so.
     code = """
 import os, signal, sys
-from flows.lineage.runs import begin_run_record
+from flows.lookup.runs import begin_run_record
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 store = Store(sys.argv[1])

@@ -8,7 +8,7 @@ results-3f9a                    an artifact, by the beginning of its key
 
 import dataclasses
 
-from flows.lineage.runs import results_artifact
+from flows.lookup.runs import results_artifact
 from flows.report.cells import CellKey
 from flows.steps.registry import KINDS, kind_of
 from infra.errors import ConfigError, did_you_mean
@@ -16,7 +16,7 @@ from infra.store.store import Artifact, Store
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LineageTarget:
+class LookupTarget:
     """A name that was given, and the artifacts that it stands for.
 
     Attributes:
@@ -30,7 +30,7 @@ class LineageTarget:
     seeds: tuple[int, ...] = ()
 
 
-def find_lineage_target(store: Store, name: str) -> LineageTarget:
+def find_target(store: Store, name: str) -> LookupTarget:
     """Returns the artifacts that a name stands for.
 
     Raises:
@@ -40,22 +40,22 @@ def find_lineage_target(store: Store, name: str) -> LineageTarget:
     if cell:
         return _cell_target(store, results_artifact(store, run), cell, name)
     try:
-        return LineageTarget(name=name, artifacts=(results_artifact(store, name),))
+        return LookupTarget(name=name, artifacts=(results_artifact(store, name),))
     except ConfigError as no_run:
         try:
-            return LineageTarget(name=name, artifacts=(store.resolve(name),))
+            return LookupTarget(name=name, artifacts=(store.resolve(name),))
         except KeyError as no_artifact:
             raise ConfigError(f"{no_run} As an {no_artifact.args[0]}") from None
 
 
-def find_training_target(store: Store, name: str) -> LineageTarget:
+def find_training_target(store: Store, name: str) -> LookupTarget:
     """Finds a lineage target by name, or the newest checkpoint of a training step of that name.
 
     Raises:
       ConfigError: if nothing has that name.
     """
     try:
-        return find_lineage_target(store, name)
+        return find_target(store, name)
     except ConfigError as unknown:
         kinds = [kind.name for kind in KINDS.values() if kind.draws_batches]
         view = store.snapshot()
@@ -63,10 +63,10 @@ def find_training_target(store: Store, name: str) -> LineageTarget:
         if not of_step:
             raise ConfigError(f"{unknown} No training step has that name, either.") from None
     newest = max(of_step, key=lambda artifact: artifact.manifest.started)
-    return LineageTarget(name=name, artifacts=(newest,))
+    return LookupTarget(name=name, artifacts=(newest,))
 
 
-def checkpoint_of_target(store: Store, target: LineageTarget) -> str:
+def checkpoint_of_target(store: Store, target: LookupTarget) -> str:
     """Returns the key of the one checkpoint that a cell, its answers or a checkpoint stands for.
 
     Raises:
@@ -96,7 +96,7 @@ def _checkpoint_of(store: Store, artifact: Artifact, name: str) -> str:
     )
 
 
-def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> LineageTarget:
+def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> LookupTarget:
     inputs = results.manifest.inputs
     #   role of an input                        named by
     #   chartqa:test_human/parcel/64/48213      …/64: all seeds of the cell, …/64/48213: this one
@@ -123,7 +123,7 @@ def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> Linea
             f"a cell must be benchmark/method/budget of the table, or one seed of it, got "
             f"{cell!r}{did_you_mean(cell, cells, 0.8) or '.'} Accepted: {', '.join(cells)}."
         )
-    return LineageTarget(
+    return LookupTarget(
         name=name,
         artifacts=tuple(map(store.get_cached, wanted_keys.values())),
         seeds=tuple(key.seed for key in wanted_keys),
