@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no tim
     from flows.study.study import StudyConfig
     from infra.store.store import Store
     from parcel.cell_items import CellItems, Show
-    from parcel.table import Table
+    from parcel.results_table import ResultsTable
     from parcel.training_curves import TrainingCurves
 
 __all__ = ["curves", "items", "load", "results", "run", "sweep", "trace"]
@@ -74,7 +74,7 @@ def run(
     failed: bool = False,
     store: str | None = None,
     **overrides: Any,
-) -> "Table | None":
+) -> "ResultsTable | None":
     """Runs a study, with progress below the call; returns its table, as `parcel run` prints it.
 
     The run has a process of its own. It ends in order, as at Ctrl-C, if the call is interrupted or
@@ -135,7 +135,7 @@ def sweep(
     approve: bool = False,
     store: str | None = None,
     **add: Any,
-) -> "Table":
+) -> "ResultsTable":
     """Adds seeds, methods, benchmarks or budgets to a study, and runs only what is missing.
 
         parcel.sweep("small", seeds=5, methods=["vanilla", "parcel"])
@@ -188,7 +188,7 @@ def sweep(
     return results(sweep_run.config.name, store=store)
 
 
-def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Table":
+def results(run: str, *, mixed: bool = False, store: str | None = None) -> "ResultsTable":
     """Returns the results table of a run, as `parcel results` prints it.
 
         parcel.results("small").to_pandas().groupby(["benchmark", "method", "budget"]).score.mean()
@@ -201,9 +201,9 @@ def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Tabl
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
     """
-    from parcel.table import Table
+    from parcel.results_table import ResultsTable
 
-    return Table(_store_of(run, store), run, mixed=mixed)
+    return ResultsTable(_store_of(run, store), run, mixed=mixed)
 
 
 def curves(run: str, *, store: str | None = None) -> "TrainingCurves":

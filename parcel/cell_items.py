@@ -10,7 +10,7 @@ from PIL import Image
 from flows.lookup.runs import results_artifact
 from flows.lookup.target import find_target
 from flows.pages.cards import Card, Cards
-from flows.pages.items import Item
+from flows.pages.items import ScoredItem
 from flows.pages.sample_table import card_rows, paint_boxes
 from flows.pages.study import Column
 from flows.report.cells import CellKey
@@ -44,7 +44,7 @@ class CellItem:
       scores: seed -> score [0-1].
     """
 
-    def __init__(self, cards: Cards, data: str, column: Column, item: Item) -> None:
+    def __init__(self, cards: Cards, data: str, column: Column, item: ScoredItem) -> None:
         # A card holds the texts escaped, for a page; here they are as the model read and wrote
         # them.
         rows = dict(cards.answers.rows(column, item.id))
@@ -114,7 +114,9 @@ class CellItems(Sequence[CellItem]):
         self._data = target.artifacts[0].manifest.inputs["data"].key
         self._cards = Cards(store)
         try:
-            self._items: Sequence[Item] = self._cards.answers.items([self._column], show, find)
+            self._items: Sequence[ScoredItem] = self._cards.answers.items(
+                [self._column], show, find
+            )
         except KeyError as error:  # A cell of an earlier version.
             raise ConfigError(str(error.args[0])) from None
 
@@ -131,7 +133,7 @@ class CellItems(Sequence[CellItem]):
             return [self._read(item) for item in self._items[index]]
         return self._read(self._items[index])
 
-    def _read(self, item: Item) -> CellItem:
+    def _read(self, item: ScoredItem) -> CellItem:
         return CellItem(self._cards, self._data, self._column, item)
 
     def to_pandas(self) -> "pandas.DataFrame":

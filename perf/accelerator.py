@@ -71,7 +71,7 @@ _FRAMES = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
+class MeasurementRequest:
     """What is to be measured.
 
     Attributes:
@@ -104,7 +104,7 @@ class Request:
         return tuple(sorted({self.at[0], self.at[len(self.at) // 3], self.at[-1]}))
 
 
-def measure_train(request: Request) -> Iterator[Row]:
+def measure_train(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per batch, remat and budget: time, MFU and memory of an update."""
     mesh = make_mesh()
     models = [dataclasses.replace(request.model, remat=remat) for remat in request.remats]
@@ -151,7 +151,7 @@ def measure_train(request: Request) -> Iterator[Row]:
                 yield row | _figures(timing, flops, train.batch_size) | _peak()
 
 
-def measure_prefill(request: Request) -> Iterator[Row]:
+def measure_prefill(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per number of prompts and budget, and per budget of video clips."""
     cfg = request.model
     params = _params(cfg, _dtype(cfg))
@@ -181,7 +181,7 @@ def measure_prefill(request: Request) -> Iterator[Row]:
             yield row | _figures(timing, flops, rows) | _peak()
 
 
-def measure_token(request: Request) -> Iterator[Row]:
+def measure_token(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per budget: time of one more token of the most prompts at a time."""
     cfg, rows = request.model, max(request.rows)
     params = _params(cfg, _dtype(cfg))
@@ -210,7 +210,7 @@ def measure_token(request: Request) -> Iterator[Row]:
         yield row | _figures(timing, None, rows) | _peak()
 
 
-def train_stage(request: Request, folder: Path) -> Iterator[Row]:
+def train_stage(request: MeasurementRequest, folder: Path) -> Iterator[Row]:
     """Trains `_STAGE_UPDATES` updates, from the last state saved in `folder` if there is one.
 
     Yields {"saved": updates} once a state is saved, and {"from", "digest", "seconds"} at the end.
@@ -358,7 +358,7 @@ def tables(report: Row) -> str:
     return "\n".join(lines)
 
 
-def _recipe(request: Request, batch_size: int) -> TrainConfig:
+def _recipe(request: MeasurementRequest, batch_size: int) -> TrainConfig:
     return TrainConfig(
         batch_size=batch_size,
         text_len=request.text_len,
@@ -396,7 +396,7 @@ def _memory(program: jax.stages.Compiled) -> Row:
     return {"compiled_gib": round(memory.peak_memory_in_bytes / _GIB, 3)} if memory else {}
 
 
-def _why_left_out(request: Request, row: Row) -> str:
+def _why_left_out(request: MeasurementRequest, row: Row) -> str:
     """Returns why a compiled program is not run; "" if it is."""
     if row.get("compiled_gib", 0) > _device_gib():
         return "does not fit"
@@ -454,11 +454,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _request(args: argparse.Namespace) -> Request:
+def _request(args: argparse.Namespace) -> MeasurementRequest:
     connector = ConnectorConfig(kind=args.connector)
     model = dataclasses.replace(SIZES[args.size](connector), dtype=args.dtype)
     buckets = [bucket.size for bucket in budgets.buckets(model)]
-    return Request(
+    return MeasurementRequest(
         model=model,
         at=tuple(sorted(args.budgets or buckets)),
         batches=tuple(args.batches),

@@ -28,7 +28,7 @@ from flows.report.markdown import markdown_table
 from flows.study.load import load
 from infra.chips.topology import GIB, Topology
 from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import DeviceProgram
 from perf.accelerator import chip_programs
 from perf.attention import AttentionKernel, attention_programs
@@ -89,7 +89,7 @@ class Row:
     settings: tuple[str, ...] = ()
     names: tuple[str, ...]
     topology: str
-    outcome: Outcome | None = None
+    outcome: CompilationOutcome | None = None
     error: str = ""
 
     @property

@@ -54,7 +54,7 @@ _SAMPLE_EVERY = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cost:
+class RunCost:
     """Cost of one run of a program.
 
     Attributes:
@@ -157,7 +157,7 @@ def _join_shard(shard: int, num_pieces: int, parts: frozenset[str]) -> None:
     join_shard(_worker[0], shard, num_pieces, parts)
 
 
-def run_counted(program: str, config: PrepareConfig, source: str, data_root: Path) -> Cost:
+def run_counted(program: str, config: PrepareConfig, source: str, data_root: Path) -> RunCost:
     """Runs a program in a fresh process with an empty work folder, and returns its cost.
 
     Raises:
@@ -190,7 +190,7 @@ def run_counted(program: str, config: PrepareConfig, source: str, data_root: Pat
     if process.returncode:
         raise RuntimeError(f"{program} ended with code {process.returncode}")
     cpu = usage.ru_utime + usage.ru_stime
-    return Cost(wall=wall, cpu=cpu, memory=peak[0], digest=digest)
+    return RunCost(wall=wall, cpu=cpu, memory=peak[0], digest=digest)
 
 
 def _proportional_set(pid: int) -> int:
@@ -228,7 +228,7 @@ def measure(
         data_root = folder / f"{layout}-{num_pictures}"
         if not data_root.exists():
             draw_corpus(data_root, num_pictures, layout, picture)
-        costs: dict[str, list[Cost]] = {program: [] for program in PROGRAMS}
+        costs: dict[str, list[RunCost]] = {program: [] for program in PROGRAMS}
         for _ in range(rounds):
             for program in PROGRAMS:
                 cost = run_counted(program, config, "web", data_root)
@@ -249,8 +249,8 @@ def measure(
     yield table(header, rows)
 
 
-def _summary(costs: Sequence[Cost]) -> Cost:
-    return Cost(
+def _summary(costs: Sequence[RunCost]) -> RunCost:
+    return RunCost(
         wall=min(cost.wall for cost in costs),
         cpu=statistics.median(cost.cpu for cost in costs),
         memory=round(statistics.median(cost.memory for cost in costs)),

@@ -31,7 +31,7 @@ from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.kinds.start import start_spec
 from flows.steps.labels import Labels
 from flows.study.settings import REFERENCE, Method
-from flows.study.stage_list import START, Stage, stages_of
+from flows.study.stage_list import START, PretrainingStage, stages_of
 from flows.study.study import StudyConfig
 from flows.study.view import StudyView
 from infra.store.digest import value_sha256
@@ -295,7 +295,9 @@ class _GraphBuilder:
             for view in base.resolutions
         }
 
-        def fit(stage: Stage, method: Method, number: int, init: Mapping[str, Step]) -> Step:
+        def fit(
+            stage: PretrainingStage, method: Method, number: int, init: Mapping[str, Step]
+        ) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
             view, compute = stage.view, base.compute
             return self._add(

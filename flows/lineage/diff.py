@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from flows.lookup.leaves import leaves
+from flows.lookup.config_leaves import config_leaves
 from flows.lookup.target import LookupTarget
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kinds.files import NOTES
@@ -254,7 +254,9 @@ class _HistoryWalk:
 def _config_leaves(manifest: Manifest) -> dict[str, Any]:
     """Returns the config by key, without lists of given files, which `_file_digests` compares."""
     file_field = kind_of(manifest).file_field
-    return {k: value for k, value in leaves(full_config(manifest)).items() if k != file_field}
+    return {
+        k: value for k, value in config_leaves(full_config(manifest)).items() if k != file_field
+    }
 
 
 def _library_versions(manifest: Manifest) -> dict[str, str]:

@@ -8,10 +8,12 @@ from flows.steps.registry import kind_of
 from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
-Format = Literal["openlineage", "croissant"]
+LineageFormat = Literal["openlineage", "croissant"]
 
 
-def export_lineage(store: Store, target: LookupTarget, form: Format) -> Iterator[tuple[str, str]]:
+def export_lineage(
+    store: Store, target: LookupTarget, form: LineageFormat
+) -> Iterator[tuple[str, str]]:
     """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:

@@ -13,7 +13,7 @@ from flows.lookup.results import report_of
 from flows.lookup.runs import results_artifact
 from flows.lookup.target import LookupTarget, checkpoint_of_target, find_target
 from flows.report.cells import Cell, CellKey
-from flows.steps.lookup import find_cast
+from flows.steps.step_lookup import find_cast
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder

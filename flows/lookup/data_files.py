@@ -5,7 +5,7 @@ from pathlib import Path
 from flows.lookup.runs import find_dataset
 from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
-from pipelines.records.export import Format, export_records
+from pipelines.records.export import ExportFormat, export_records
 from pipelines.sheet.cards import make_sheet
 
 
@@ -52,7 +52,7 @@ def show_records(
 def export_dataset(
     name: str,
     out: Path,
-    form: Format,
+    form: ExportFormat,
     *,
     part: str | None,
     records_per_file: int,

@@ -20,9 +20,9 @@ from flows.report.every_eval_ever import write_evaluations
 from flows.report.hub_results import write_hub_results
 from flows.report.items_table import scores_of, write_items_table
 from flows.report.json_file import read_json
-from flows.report.labels import Labels, label_report
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from flows.report.scores_file import ScoreFileError, read_scores
+from flows.report.table_labels import TableLabels, label_report
 from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -53,7 +53,7 @@ def show_results(
       form: one of `FORMATS`, or of `OF_RUNS` with a run.
       scores: a score file, instead of a run.
       mixed: whether to average a run's scores over several library versions and accelerators.
-      labels: a YAML file with `methods`, `benchmarks` and `budgets` as in `Labels`.
+      labels: a YAML file with `methods`, `benchmarks` and `budgets` as in `TableLabels`.
 
     Raises:
       ConfigError: if the request or the score file is wrong.
@@ -224,11 +224,11 @@ def _label(report: Report, path: Path | None) -> Report:
         return report
     try:
         values = load_yaml(path.read_text(encoding="utf-8"))
-        return label_report(report, config_adapter(Labels).validate_python(values or {}))
+        return label_report(report, config_adapter(TableLabels).validate_python(values or {}))
     except OSError as error:
         raise ConfigError(f"--labels {path}: {error.strerror or error}.") from None
     except ValidationError as error:
-        raise ConfigError(f"--labels {path}: {first_problem(error, Labels)}") from None
+        raise ConfigError(f"--labels {path}: {first_problem(error, TableLabels)}") from None
     except ValueError as error:
         raise ConfigError(f"--labels {path}: {' '.join(str(error).split())}") from None
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from flows.config.keep import KeepConfig, prunable_checkpoints
-from flows.lookup.leaves import leaves
+from flows.lookup.config_leaves import config_leaves
 from flows.report.text_lists import counted
 from infra.errors import ConfigError, did_you_mean
 from infra.store.pins import list_pins, living_runs, run_of_pin
@@ -25,11 +25,11 @@ from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
 
-Outcome = Literal["running", "complete", "with holes", "failed", "cancelled", "crashed"]
+RunOutcome = Literal["running", "complete", "with holes", "failed", "cancelled", "crashed"]
 EndState = Literal["ended", "cancelled", "crashed"]
 
 
-def outcome(record: Mapping[str, Any]) -> Outcome:
+def run_outcome(record: Mapping[str, Any]) -> RunOutcome:
     """Returns how a run ended, from its record; everybody who shows it asks here.
 
     running      it goes on
@@ -120,7 +120,7 @@ def end_run_record(
     headline: Mapping[str, Any] = MappingProxyType({}),
     made: int = 0,
     reused: int = 0,
-) -> Outcome:
+) -> RunOutcome:
     """Writes how a run ended into its record, and returns the outcome.
 
     `parcel gc` keeps the artifacts that a record names and all that they were made from, except
@@ -156,7 +156,7 @@ def end_run_record(
         "state": "ended",
         "finished": _now(),
     }
-    return outcome(_put_record(store, config, run_id, record))
+    return run_outcome(_put_record(store, config, run_id, record))
 
 
 def stop_run_record(store: Store, run_id: str, state: EndState, why: str = "") -> None:
@@ -247,7 +247,9 @@ def config_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> d
     # Through JSON, as the earlier config was: it has lists where this one has tuples.
     # What was stated of them is no value of its own.
     was, now = (
-        leaves({k: v for k, v in json.loads(json.dumps(config)).items() if k != "statements"})
+        config_leaves(
+            {k: v for k, v in json.loads(json.dumps(config)).items() if k != "statements"}
+        )
         for config in (before, after)
     )
     return {

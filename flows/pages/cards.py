@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from flows.pages.items import Reader
 from flows.pages.masks import Masks
-from flows.pages.pictures import Boxes, Records
+from flows.pages.pictures import PictureBoxes, Records
 from flows.report.items import guess_rows
 from flows.steps.registry import kind_of
 from infra.store.store import Artifact, Store
@@ -33,7 +33,7 @@ class Card:
 
     def __init__(self, data: str, item: str, record: Record | None) -> None:
         self.data, self.id, self.record = data, item, record
-        self.boxes = Boxes(data)
+        self.boxes = PictureBoxes(data)
         self.prefix = self.boxes.text(record.prefix if record else "")
         accepted = (record.answers or record.suffixes) if record else ()
         self.answers = [self.boxes.text(answer) for answer in accepted]

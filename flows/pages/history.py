@@ -22,7 +22,7 @@ _SIGNS = 25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Box:
+class HistoryBox:
     """A box of a drawing.
 
     Attributes:
@@ -58,7 +58,7 @@ class Drawing:
       width, height: size of the whole drawing [pixels].
     """
 
-    boxes: Sequence[Box]
+    boxes: Sequence[HistoryBox]
     arrows: Sequence[str]
     width: int
     height: int
@@ -95,12 +95,12 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
     tops = {top.key for top in artifacts}
     # A column is filled from the top, by label, so the same history always looks the same.
     filled: dict[int, int] = collections.Counter()
-    boxes: dict[str, Box] = {}
+    boxes: dict[str, HistoryBox] = {}
     for label in sorted(column, key=lambda one: (column[one], one)):
         row = filled[column[label]]
         filled[column[label]] += 1
         keys = members[label]
-        boxes[label] = Box(
+        boxes[label] = HistoryBox(
             label=label,
             # A box of several artifacts leads nowhere: there is no one page to open.
             key=keys[0] if len(keys) == 1 else "",
@@ -167,7 +167,7 @@ def _columns(labels: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[s
     return column
 
 
-def _curve(source: Box, target: Box) -> str:
+def _curve(source: HistoryBox, target: HistoryBox) -> str:
     x0, y0 = source.x + source.width, source.y + source.height // 2
     x1, y1 = target.x, target.y + target.height // 2
     bend = max((x1 - x0) // 2, _GAP_X // 2)

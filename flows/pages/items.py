@@ -12,15 +12,15 @@ from flows.steps.registry import kind_of
 from infra.store.store import Store
 from model.eval.items_file import ItemsFile
 
-Show = Literal["all", "right", "wrong", "changed"]
-SHOWS: tuple[Show, ...] = ("all", "right", "wrong", "changed")
+ItemFilter = Literal["all", "right", "wrong", "changed"]
+SHOWS: tuple[ItemFilter, ...] = ("all", "right", "wrong", "changed")
 
 _OPEN = 24
 """Number of scores artifacts whose items' scores stay in memory; 200,000 items take 20 MB."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Item:
+class ScoredItem:
     """One item of a benchmark.
 
     Attributes:
@@ -60,7 +60,7 @@ class Reader:
         # Interned, since all files of one benchmark have the same ids.
         return dict(zip(map(sys.intern, ids), scores, strict=True))
 
-    def items(self, columns: Sequence[Column], show: Show, find: str) -> list[Item]:
+    def items(self, columns: Sequence[Column], show: ItemFilter, find: str) -> list[ScoredItem]:
         """Returns the items that a list shows.
 
         Args:
@@ -73,7 +73,7 @@ class Reader:
         scored = [self._means(column) for column in columns]
         wanted = find.casefold()
         found = [
-            Item(id=item, scores=tuple(means.get(item, 0.0) for means in scored))
+            ScoredItem(id=item, scores=tuple(means.get(item, 0.0) for means in scored))
             for item in scored[0]
             if wanted in item.casefold()
         ]

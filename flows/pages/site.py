@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 
 from flows.lookup.data_rejects import rejects_of
-from flows.lookup.runs import describe_ends, larger_run, outcome
+from flows.lookup.runs import describe_ends, larger_run, run_outcome
 from flows.pages.cards import Card, Cards
 from flows.pages.compare import (
     Side,
@@ -23,7 +23,7 @@ from flows.pages.compare import (
 from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import UsageIndex, distinct_names, draw
-from flows.pages.items import SHOWS, Item
+from flows.pages.items import SHOWS, ScoredItem
 from flows.pages.masks import mask_of, overlay_png
 from flows.pages.overview import (
     Overview,
@@ -69,7 +69,7 @@ class NoPageError(LookupError):
     """A page does not exist; the message says why."""
 
 
-Link = Callable[[Page], str | None]
+PageLink = Callable[[Page], str | None]
 """Function from a page to its address, or None if the page is not available."""
 
 
@@ -91,7 +91,7 @@ class Site:
     def __init__(
         self,
         store: Store,
-        link: Link,
+        link: PageLink,
         *,
         prefect: str | None = None,
         page_size: int = 24,
@@ -142,7 +142,7 @@ class Site:
             "link": address,
             "prefect": prefect,
             "is_folder": is_folder,
-            "outcome": outcome,
+            "outcome": run_outcome,
             "ends": describe_ends,
             "changes": differences_text,
         }
@@ -343,7 +343,7 @@ class Site:
             "benchmark": section.benchmark,
         }
 
-    def _cards_of(self, items: Sequence[Item], columns: Sequence[Column]) -> list[Card]:
+    def _cards_of(self, items: Sequence[ScoredItem], columns: Sequence[Column]) -> list[Card]:
         """Returns a card of each item, with what each column's seeds wrote."""
         cards, data = [], self._data_of(columns[0])
         for item in items:

@@ -42,7 +42,7 @@ from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from model.analysis.flops import Modality, prefill_flops, update_flops
 from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import HeldOutProgram, TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
@@ -332,7 +332,7 @@ class _Planner:
         if not programs or largest.compiled is None or largest.compiled.by_formula:
             return None
 
-        def outcome(program: HeldOutProgram | TrainProgram) -> Outcome:
+        def outcome(program: HeldOutProgram | TrainProgram) -> CompilationOutcome:
             return self._compiler.outcome(program, topology)
 
         # The stage's state stays where it is. Held-out losses read its parameters; a probe trains

@@ -10,8 +10,8 @@ from flows.graph.reading import dataset_parts
 from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, why_not_sampled
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
-from flows.steps.lookup import device_seconds
 from flows.steps.registry import full_config
+from flows.steps.step_lookup import device_seconds
 from flows.study.study import StudyConfig
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json

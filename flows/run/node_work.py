@@ -18,8 +18,8 @@ from flows.run.limits import NodeHeldError
 from flows.run.session import InputFailedError, RunSession, StepFailedError
 from flows.steps import worker
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup, device_seconds
 from flows.steps.registry import kind_of
+from flows.steps.step_lookup import StepLookup, device_seconds
 from flows.steps.workers import AlreadyRunning
 from infra.prefect.page_queue import UIPage
 from infra.prefect.progress import NodeProgress

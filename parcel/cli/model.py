@@ -66,14 +66,14 @@ def convert(
     seed: Annotated[int, typer.Option(help="Seed of what a Stage 0 adds.")] = 0,
 ) -> None:
     """Converts checkpoints: big_vision or Hugging Face to ours, ours to either."""
-    from model.checkpoint.convert import Request
+    from model.checkpoint.convert import ConversionRequest
     from model.checkpoint.convert import convert_checkpoint as lines_of
     from model.checkpoint.target import RequestError
     from pipelines.fetch.fetch import check_fetched
 
     try:
         # The request checks itself when built, before any weight is read.
-        request = Request(
+        request = ConversionRequest(
             paths=tuple(paths),
             vision=vision,
             text=text,

@@ -26,7 +26,7 @@ from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import ShardWriter, index_path
 
-Format = Literal["tfrecord", "webdataset"]
+ExportFormat = Literal["tfrecord", "webdataset"]
 DESCRIPTION = "export.json"
 FEATURES = {
     **{name: name for name in ("id", "image", "prefix", "suffix", "task", "lang", "answer")},
@@ -63,7 +63,7 @@ _LICENCE_HOLDS = {
 def export_records(
     dataset: Dataset,
     out: Path,
-    form: Format,
+    form: ExportFormat,
     *,
     part: str | None = None,
     records_per_file: int = 10_000,
@@ -143,7 +143,7 @@ def _archive_members(record: Record) -> Iterator[tuple[str, bytes]]:
         yield "txt", record.suffixes[0].encode()
 
 
-_WRITERS: dict[Format, tuple[Callable[[Path, int, Iterator[Record]], None], str]] = {
+_WRITERS: dict[ExportFormat, tuple[Callable[[Path, int, Iterator[Record]], None], str]] = {
     "tfrecord": (_write_tfrecord, ".tfrecord"),
     "webdataset": (_write_webdataset, ".tar"),
 }

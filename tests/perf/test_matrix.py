@@ -14,7 +14,7 @@ from flows.plan.study_programs import programs_of
 from flows.study.load import load
 from infra.chips.topology import Topology
 from model.chips.compiler import PYTHON, Compiler
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import AnswerProgram, TrainProgram
 from model.chips.worker import missing_compiler
 from model.train.step import declared_buckets
@@ -67,7 +67,7 @@ def one_recipe(*rates: float) -> str:
 
 
 def test_a_row_says_by_how_much_a_program_does_not_fit():
-    outcome = Outcome(
+    outcome = CompilationOutcome(
         memory_bytes=81.28 * 2**30,
         compute_s=1.5,
         interconnect_s=0.25,
@@ -142,7 +142,7 @@ def test_chips_studies_and_kinds_of_program_take_turns(tmp_path: Path):
 
 def test_rows_of_a_file_are_replaced_by_program(tmp_path: Path):
     def row(tokens: int, gib: float, *settings: str) -> matrix.Row:
-        outcome = Outcome(memory_bytes=gib * 2**30, compile_s=1.0)
+        outcome = CompilationOutcome(memory_bytes=gib * 2**30, compile_s=1.0)
         names = (f"stage1 parcel, {tokens} tokens",)
         return matrix.Row(
             study="s", settings=settings, names=names, topology="v4:2x2x1", outcome=outcome

@@ -15,8 +15,8 @@ from flows.lookup.runs import end_run_record
 from flows.lookup.target import find_target
 from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
-from flows.steps.lookup import look_up
 from flows.steps.registry import step_code
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import value_sha256
@@ -149,7 +149,7 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
     recorded, found = execution_environment(), dict[Step, Artifact]()
     for step in graph.steps:
         read = {role: found[s] for role, s in step.inputs.items()}
-        recipe = look_up(store, step, read, set()).recipe
+        recipe = look_up_step(store, step, read, set()).recipe
         planted = bool(plant.step) and step.name.startswith(plant.step)
         recipe = dataclasses.replace(
             recipe,

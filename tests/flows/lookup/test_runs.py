@@ -17,7 +17,7 @@ from flows.lookup.runs import (
     end_run_record,
     ended_run_records,
     find_run,
-    outcome,
+    run_outcome,
     stop_run_record,
 )
 from flows.study.load import check_config, load
@@ -85,7 +85,7 @@ def test_a_record_says_from_the_beginning_what_was_asked_for_and_what_is_new_in_
     begin_run_record(store, config, "first", **began)
     record = run_records(store.files)["toy-first"]
     assert (record["state"], record["finished"], record["differs"]) == ("running", None, None)
-    assert outcome(record) == "running"
+    assert run_outcome(record) == "running"
     assert ended_run_records(store) == {}
     end_run_record(store, config, "first", results=None, artifacts=[], failed=[])
     stated = {"stage1": {"peak_lr": 0.002}}
@@ -113,7 +113,7 @@ def test_one_word_says_how_a_run_ended(tmp_path: Path, fields: dict[str, Any], e
     store = Store(tmp_path)
     assert end(store, "run", **fields) == expected
     (record,) = ended_run_records(store).values()
-    assert outcome(record) == expected
+    assert run_outcome(record) == expected
 
 
 def test_an_older_record_is_read(tmp_path: Path):
@@ -122,7 +122,7 @@ def test_an_older_record_is_read(tmp_path: Path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "toy-unfinished-0123.json").write_text(json.dumps(old))
     (record,) = ended_run_records(Store(tmp_path)).values()
-    assert (record["run"], outcome(record)) == ("toy-unfinished-0123", "failed")
+    assert (record["run"], run_outcome(record)) == ("toy-unfinished-0123", "failed")
 
 
 def test_a_run_that_died_is_crashed_and_keeps_what_it_had_made(tmp_path: Path):
@@ -149,7 +149,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert subprocess.run([sys.executable, "-c", code, str(root)]).returncode == -signal.SIGKILL
     store = Store(root)
     (record,) = run_records(store.files).values()
-    assert outcome(record) == "running"
+    assert run_outcome(record) == "running"
     # Even gc alone keeps what the run has made, however often it comes.
     for _ in range(2):
         deleted = gc.delete_garbage(store, older_than=0)
@@ -158,7 +158,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     closed = close_dead_records(Store(root))
     assert closed == ended_run_records(store)
     record = closed["toy-dead"]
-    assert outcome(record) == "crashed"
+    assert run_outcome(record) == "crashed"
     assert record["artifacts"] == store.keys()
     assert close_dead_records(store) == closed
     gc.delete_garbage(store, older_than=0)
@@ -170,12 +170,12 @@ def test_a_run_that_goes_on_is_not_crashed_and_one_that_was_cancelled_stays_so(t
     for run_id in ("alive", "cancelled"):
         with store.pin_run(run_id):
             begin_run_record(store, {"name": "toy"}, run_id, artifacts=[], given="")
-            assert outcome(close_dead_records(store)[f"toy-{run_id}"]) == "running"
+            assert run_outcome(close_dead_records(store)[f"toy-{run_id}"]) == "running"
             if run_id == "cancelled":
                 stop_run_record(store, run_id, "cancelled")
             else:
                 end(store, run_id)
-    assert {run: outcome(record) for run, record in close_dead_records(store).items()} == {
+    assert {run: run_outcome(record) for run, record in close_dead_records(store).items()} == {
         "toy-alive": "complete",
         "toy-cancelled": "cancelled",
     }

@@ -13,7 +13,7 @@ from flows.graph.explain import Explanation
 from flows.plan.prepared import MissingDataset, plan_data, range_text
 from flows.run.approval import approval_text
 from flows.steps import worker
-from flows.steps.lookup import look_up
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.source_code import checkout
 from infra.store.store import Artifact, Store
@@ -54,7 +54,7 @@ def prepare(config, store: Store, *names: str) -> None:
     for step in checked_graph(config).steps:
         if step.name in {*names, *(name.replace("prepare", "files") for name in names)}:
             inputs = {role: made[read.name] for role, read in step.inputs.items()}
-            recipe = look_up(store, step, inputs, frozenset(), source=source).recipe
+            recipe = look_up_step(store, step, inputs, frozenset(), source=source).recipe
             *_, end = worker.make(store.uri, [recipe], {})
             assert isinstance(end, worker.StepOutcome)
             assert not end.error

@@ -109,6 +109,8 @@ def test_times_are_spoken(seconds: float, told: str):
 def test_a_line_tells_the_time_of_the_work_without_the_wait_for_a_place():
     began = datetime.datetime(2026, 11, 23, 12, tzinfo=datetime.UTC)
     ended = began + datetime.timedelta(seconds=260)
-    node = journal.Node(name="a", outcome="made", detail="@16 50.0", started=began, ended=ended)
+    node = journal.JournalNode(
+        name="a", outcome="made", detail="@16 50.0", started=began, ended=ended
+    )
     assert node.summary == "made in 260.0 s: @16 50.0"
     assert dataclasses.replace(node, took=21.0).summary == "made in 21.0 s: @16 50.0"

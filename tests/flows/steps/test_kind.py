@@ -20,8 +20,8 @@ from flows.pages.lineage import page
 from flows.steps import worker
 from flows.steps.kind import Kind, Step, StepContext
 from flows.steps.labels import Labels
-from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.progress import Progress
 from infra.references import load_reference
@@ -113,7 +113,7 @@ def test_a_kind_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made_of: dict[Step, Artifact] = {}
     for one in graph.steps:
         inputs = {role: made_of[read] for role, read in one.inputs.items()}
-        recipe = look_up(store, one, inputs, frozenset()).recipe
+        recipe = look_up_step(store, one, inputs, frozenset()).recipe
         *_, end = worker.make(store.uri, [recipe], {})
         assert end == worker.StepOutcome(name=one.name)
         made_of[one] = store.get(recipe.key)

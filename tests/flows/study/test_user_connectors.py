@@ -20,8 +20,8 @@ from flows.graph.costs import costs_of
 from flows.machine.deploy import DeploymentTarget, check_code
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.lookup import look_up
 from flows.steps.registry import libraries_of, user_modules
+from flows.steps.step_lookup import look_up_step
 from flows.steps.user_code import user_files_of
 from flows.study.load import apply_overrides, check_config, load, read_config
 from flows.study.study import StudyConfig
@@ -216,7 +216,7 @@ def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
     source, made, recipes = store.save_source(checkout().files), dict[Any, Artifact](), {}
     for step in graph.steps:
         inputs = {role: made[one] for role, one in step.inputs.items()}
-        found = look_up(store, step, inputs, frozenset(), source=source)
+        found = look_up_step(store, step, inputs, frozenset(), source=source)
         assert found.artifact is not None
         made[step] = found.artifact
         if "Ripple" in step.name and step.kind != "scores":  # Scoring needs no connector.

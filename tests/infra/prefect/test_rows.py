@@ -220,7 +220,7 @@ def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
     from prefect.runtime import flow_run, task_run
     from prefect.states import Running
 
-    from infra.prefect.journal import Node, RunRecord
+    from infra.prefect.journal import JournalNode, RunRecord
     from infra.prefect.rows import settle
     from infra.processes.identity import NOBODY
 
@@ -249,7 +249,7 @@ def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
     run, row, event = study()
     with get_client(sync_client=True) as client:
         client.set_task_run_state(uuid.UUID(row), Running(), force=True)
-        node = Node(name="train", outcome="failed", detail="no such file", task_run_id=row)
+        node = JournalNode(name="train", outcome="failed", detail="no such file", task_run_id=row)
         settle(RunRecord(flow_run_id=run, process=NOBODY, nodes={"train": node}))
         assert states_of_rows(run)["train"] == ("Failed", "failed: no such file")
         fields = ("event", "occurred", "resource", "related", "payload")

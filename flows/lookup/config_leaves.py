@@ -3,11 +3,11 @@
 from typing import Any
 
 
-def leaves(value: Any, path: str = "") -> dict[str, Any]:
+def config_leaves(value: Any, path: str = "") -> dict[str, Any]:
     """Returns dotted path -> value for nested dicts; a list is one value."""
     if not isinstance(value, dict):
         return {path: value}
     values: dict[str, Any] = {}
     for key, inner in value.items():
-        values |= leaves(inner, f"{path}.{key}" if path else str(key))
+        values |= config_leaves(inner, f"{path}.{key}" if path else str(key))
     return values

@@ -13,7 +13,7 @@ from flows.steps.registry import code_digest, kind_of, libraries_of
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
-State = Literal["reused", "accepted", "stale", "missing"]
+LookupState = Literal["reused", "accepted", "stale", "missing"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,12 +29,12 @@ class StepLookup:
     """
 
     recipe: Recipe
-    state: State
+    state: LookupState
     artifact: Artifact | None
     is_pruned: bool = False
 
 
-def look_up(
+def look_up_step(
     store: Store,
     step: Step,
     inputs: Mapping[str, Artifact],
@@ -91,7 +91,7 @@ def find_cast(
 ) -> Artifact | None:
     """Returns the cast of a checkpoint whose files were pruned; None if there is none.
 
-    Whatever code made it: what it was made from is gone. Arguments are those of `look_up`.
+    Whatever code made it: what it was made from is gone. Arguments are those of `look_up_step`.
     """
     if store.find_pruned(checkpoint.key) is None:
         return None
@@ -111,7 +111,7 @@ def _look_up(
     pin: Callable[..., None],
     before: Store | None,
 ) -> StepLookup:
-    """Does as `look_up`, with these inputs alone."""
+    """Does as `look_up_step`, with these inputs alone."""
     # From the best answer to the worst:
     #
     #   the same key                     reused

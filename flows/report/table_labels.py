@@ -8,7 +8,7 @@ from flows.report.cells import Aggregate, Comparison, Report, Section
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Labels:
+class TableLabels:
     """Labels of a table; what they do not name keeps its name and follows what they name.
 
     Attributes:
@@ -24,7 +24,7 @@ class Labels:
     budgets: tuple[int, ...] = ()
 
 
-def label_report(report: Report, labels: Labels) -> Report:
+def label_report(report: Report, labels: TableLabels) -> Report:
     """Returns the report with labels for names, in their order.
 
     Raises:
@@ -74,7 +74,7 @@ def _sorted_within_names(
     return sorted(entries, key=lambda e: (order.index((e.name, e.view)), by_method(e.method)))
 
 
-def _label_section(section: Section, labels: Labels) -> Section:
+def _label_section(section: Section, labels: TableLabels) -> Section:
     # Sorting keeps the order of what has the same rank, so that unnamed ones stay as they were.
     methods = sorted(section.methods, key=_rank(labels.methods))
     budgets = sorted(section.budgets, key=_rank(labels.budgets))
@@ -98,7 +98,7 @@ def _label_section(section: Section, labels: Labels) -> Section:
     )
 
 
-def _label_comparison(entry: Comparison, labels: Labels) -> Comparison:
+def _label_comparison(entry: Comparison, labels: TableLabels) -> Comparison:
     return dataclasses.replace(
         entry,
         method=labels.methods.get(entry.method, entry.method),

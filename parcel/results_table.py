@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class Table:
+class ResultsTable:
     """The results of a run; a notebook shows it as the table that `parcel results` prints.
 
     Args:
