@@ -54,7 +54,7 @@ from model.train.config import TrainConfig
 from model.train.step import Rates, State, StepPrograms, abstract_state, make_state
 from perf.batches import prompts, train_batch
 from perf.programs import PromptProgram, exact_slots, prefill_program
-from perf.timing import Timing, table, take_turns
+from perf.timing import Timing, aligned_table, time_in_turns
 
 SIZES = {"3b": presets.paligemma2_3b, "small": presets.small, "tiny": presets.tiny}
 PARTS = ("stage", "train", "prefill", "token")
@@ -145,7 +145,7 @@ def measure_train(request: MeasurementRequest) -> Iterator[Row]:
                     state, metrics = step(state, batch, budget, _RATES)
                     return metrics.loss
 
-                timing = take_turns({"": update}, request.rounds)[""]
+                timing = time_in_turns({"": update}, request.rounds)[""]
                 prompt = Modality(name="prompt", num_images=1, text_tokens=request.text_len)
                 flops = update_flops(model, budget, prompt, train.batch_size)
                 yield row | _figures(timing, flops, train.batch_size) | _peak()
@@ -175,7 +175,7 @@ def measure_prefill(request: MeasurementRequest) -> Iterator[Row]:
                 yield row | {"left_out": reason}
                 continue
             run = functools.partial(program, params, prompt, exact_slots(cfg, budget))
-            timing = take_turns({"": run}, request.rounds)[""]
+            timing = time_in_turns({"": run}, request.rounds)[""]
             modality = Modality(name=what, num_images=images, text_tokens=request.text_len)
             flops = rows * prefill_flops(cfg, budget, modality).total
             yield row | _figures(timing, flops, rows) | _peak()
@@ -204,7 +204,7 @@ def measure_token(request: MeasurementRequest) -> Iterator[Row]:
             )
             for count in (1, request.num_tokens)
         }
-        first, last = take_turns(runs, request.rounds).values()
+        first, last = time_in_turns(runs, request.rounds).values()
         seconds = max(last.wall - first.wall, 0.0) / (request.num_tokens - 1)
         timing = Timing(wall=seconds, cpu=0.0, noise=last.noise)
         yield row | _figures(timing, None, rows) | _peak()
@@ -514,7 +514,11 @@ def main(words: Sequence[str] | None = None) -> None:
             print(" ".join(f"{k}={v}" for k, v in row.items()), flush=True)
             if args.json:  # Written anew at each row, in case the time here is cut short.
                 args.json.write_text(json.dumps(report, indent=1))
-    print(table(["device", "size", "rows"], [[report["device"], args.size, len(report["rows"])]]))
+    print(
+        aligned_table(
+            ["device", "size", "rows"], [[report["device"], args.size, len(report["rows"])]]
+        )
+    )
 
 
 if __name__ == "__main__":

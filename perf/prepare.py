@@ -221,7 +221,7 @@ def measure(
     Raises:
       RuntimeError: if the programs give different bytes.
     """
-    from perf.timing import table  # Imports JAX, which would count as the programs' own.
+    from perf.timing import aligned_table  # Imports JAX, which would count as the programs' own.
 
     rows = []
     for num_pictures in sizes:
@@ -246,7 +246,7 @@ def measure(
         rows.append([num_pictures, *figures, f"{graph.memory / pool.memory:.2f}"])
     header = ["pictures", "wall [s]", "pool's", "pace"]
     header += ["processor [s]", "pool's", "pace", "memory [MiB]", "pool's", "ratio"]
-    yield table(header, rows)
+    yield aligned_table(header, rows)
 
 
 def _summary(costs: Sequence[RunCost]) -> RunCost:

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perf.timing import table
+from perf.timing import aligned_table
 from tests.gcs.server import GCS
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
@@ -113,7 +113,7 @@ def measure(
         ]
         rows.append([f"{kind} {what}", f"{wall:.1f}", f"{cpu:.1f}", *(f"{r:.3f}" for r in ratios)])
     header = ["store", "wall [s]", "processor [s]", "wall / disk", "processor / disk"]
-    yield table(header, rows)
+    yield aligned_table(header, rows)
 
 
 def run_counted(command: Sequence[str], env: Mapping[str, str], log: Path, folder: Path) -> Usage:

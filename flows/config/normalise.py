@@ -191,7 +191,7 @@ _ByMethod = TypeVar("_ByMethod", ResolutionValues, BackboneValues)
 _Owner = TypeVar("_Owner", SourceValues, TransferValues, ResolutionValues)
 
 
-def parse(values: Mapping[str, Any]) -> StudyValues:
+def parse_study_values(values: Mapping[str, Any]) -> StudyValues:
     """Returns a study's plain values with their types; they are copied, not modified.
 
     Raises:

@@ -16,7 +16,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.labels import labels_of
 from flows.steps.registry import full_config, kind_of, typed_config, user_modules
-from flows.steps.replay import ReplayError, remake_step
+from flows.steps.remake import RemakeError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, value_sha256
@@ -164,8 +164,8 @@ def replay_artifacts(
             processes = manifest.environment.get("processes", 1)
             context = {"processes": processes} if processes > 1 else {}
             now = remake_step(fresh, recipe, tree, context, _recorded_environment(manifest))
-        except ReplayError as error:
-            raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
+        except RemakeError as error:
+            raise RemakeError(f"{manifest.name} cannot be made again: {error}") from None
         remade[artifact.key] = now
         yield _compare_replayed(store, artifact, fresh, now)
 

@@ -84,7 +84,7 @@ def read_pixels(
     return decode_images(images, len(images), image_px)
 
 
-def predict(
+def predict_answer(
     checkpoint: str,
     paths: Sequence[str],
     prompt: str,

@@ -32,7 +32,7 @@ _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Headers of images: the content under a key never changes."""
 
 
-def pages_of(
+def store_pages(
     uri: str,
     server: Callable[[], ServerFacts | None] = lambda: None,
     continue_run: Callable[[str, EndedRun], str] | None = None,

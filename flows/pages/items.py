@@ -13,7 +13,7 @@ from infra.store.store import Store
 from model.eval.items_file import ItemsFile
 
 ItemFilter = Literal["all", "right", "wrong", "changed"]
-SHOWS: tuple[ItemFilter, ...] = ("all", "right", "wrong", "changed")
+ITEM_FILTERS: tuple[ItemFilter, ...] = ("all", "right", "wrong", "changed")
 
 _OPEN = 24
 """Number of scores artifacts whose items' scores stay in memory; 200,000 items take 20 MB."""

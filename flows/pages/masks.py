@@ -62,7 +62,7 @@ class Masks:
         return self._codec(codec).decode(list(numbers)) > 0
 
 
-def mask_of(record: Record, number: int) -> Bool[np.ndarray, "H W"]:
+def page_mask(record: Record, number: int) -> Bool[np.ndarray, "H W"]:
     """Returns a mask of a record, no larger than a page shows it."""
     whole = Image.fromarray(decode_mask(record.masks[number]))
     size = min(_SIDE, whole.width), min(_SIDE, whole.height)

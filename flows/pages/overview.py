@@ -314,7 +314,7 @@ class OverviewReader:
         if record is None:
             return RunUnderWay(study="", flow_run_id=run, pin=pin, keys=keys)
         nodes, now = record.nodes, datetime.datetime.now(datetime.UTC)
-        at_work = progress.read(state, run)
+        at_work = progress.read_progress(state, run)
         return RunUnderWay(
             study=record.study,
             flow_run_id=run,

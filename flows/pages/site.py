@@ -23,8 +23,8 @@ from flows.pages.compare import (
 from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import UsageIndex, distinct_names, draw
-from flows.pages.items import SHOWS, ScoredItem
-from flows.pages.masks import mask_of, overlay_png
+from flows.pages.items import ITEM_FILTERS, ScoredItem
+from flows.pages.masks import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
     OverviewReader,
@@ -210,7 +210,7 @@ class Site:
             if record := self._cards.records.find(key, page.get("id")):
                 number = int(page.get("n") or 0)
                 if page.kind == "mask":
-                    return overlay_png(mask_of(record, number), int(page.get("color") or 0))
+                    return overlay_png(page_mask(record, number), int(page.get("color") or 0))
                 return record.images[number]
         except (KeyError, ValueError, IndexError, FileNotFoundError):
             pass
@@ -414,10 +414,10 @@ class Site:
         first = self._column(study, benchmark, page.get("a") or next(iter(columns)))
         second = page.get("b") and self._column(study, benchmark, page.get("b"))
         show = page.get("show") or "all"
-        if show not in SHOWS or (show == "changed" and not second):
+        if show not in ITEM_FILTERS or (show == "changed" and not second):
             raise KeyError(
-                f"show must be one of {', '.join(SHOWS)}, and changed needs two columns, got "
-                f"{show!r}."
+                f"show must be one of {', '.join(ITEM_FILTERS)}, and changed needs two columns, "
+                f"got {show!r}."
             )
         chosen = [column for column in (first, second) if column]
         found = self._cards.answers.items(chosen, show, page.get("find"))
@@ -432,7 +432,7 @@ class Site:
             "first": first,
             "second": second,
             "pairs": _pairs(columns),
-            "shows": SHOWS,
+            "shows": ITEM_FILTERS,
             "show": show,
             "find": page.get("find"),
             "cards": cards,

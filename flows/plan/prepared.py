@@ -271,10 +271,10 @@ def _describe_missing(
 
 def _sum_ranges(ranges: Sequence[Range | None]) -> str:
     stated_ranges = [each for each in ranges if each is not None]
-    return range_text([sum(ends) for ends in zip(*stated_ranges, strict=True)])
+    return estimate_text([sum(ends) for ends in zip(*stated_ranges, strict=True)])
 
 
-def range_text(ends: Sequence[float]) -> str:
+def estimate_text(ends: Sequence[float]) -> str:
     """Returns a range as text, as "1,230-1,410"; one number if both ends read the same."""
     first, last = map(_number_text, ends)
     return first if first == last else f"{first}-{last}"

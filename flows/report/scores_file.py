@@ -259,7 +259,7 @@ def _row_cell(row: _ScoreRow | None, first: _ScoreRow, method: str, budget: int)
 
 def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     # Imported here: the groups are of the registry's rows, whose readers import NumPy.
-    from pipelines.sources.paper_groups import group_sizes, grouped
+    from pipelines.sources.paper_groups import group_sizes, rows_by_group
     from pipelines.sources.registry import row_of_title
 
     def paper_row(title: str) -> ResultRow | None:
@@ -272,7 +272,7 @@ def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     # the same benchmarks as a group before it does not come twice.
     is_high = resolution == HIGH_RESOLUTION
     rows = {section.benchmark: paper_row(section.benchmark) for section in sections}
-    groups = grouped(rows, is_high=is_high)
+    groups = rows_by_group(rows, is_high=is_high)
     for section in sections:
         members = tuple(other.benchmark for other in sections if other.group == section.group)
         groups.setdefault(section.group, members)

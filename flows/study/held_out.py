@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
+from flows.config.benchmark import TransferConfig, eval_rows_of, source_of, train_data, trained_on
 from flows.config.references import corpus_reference
 from flows.config.source import SourceConfig
 from pipelines.hygiene.screen import HygieneConfig
@@ -49,7 +49,7 @@ def check_held_out(
         ]
         training_splits = [*mixture] if transfer.zero_shot else [*tuned, *mixture]
         scored_source = source_spec(source_of(name, transfer))
-        for row in rows_of(name, transfer):
+        for row in eval_rows_of(name, transfer):
             for field, spec, folder, split in training_splits:
                 if _splits_overlap(spec, folder, split, scored_source, transfer.path, row.split):
                     raise ValueError(

@@ -30,7 +30,7 @@ from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
 
-def check_input_files(view: StudyView) -> None:
+def check_study_files(view: StudyView) -> None:
     """Checks the files that a study of one backbone is given.
 
     Raises:

@@ -331,7 +331,7 @@ async def _refuse(send: Send, status: int, why: str, *more: tuple[bytes, bytes])
     await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
 
 
-def take_turns() -> None:
+def begin_immediately() -> None:
     """Makes transactions on SQLite wait for the write lock when they begin.
 
     Prefect lets them begin with a read. If another transaction writes before the first write of
@@ -393,7 +393,7 @@ def main() -> None:
     # first: whatever of Prefect is imported later would set them up, and take ours away.
     ensure_logging_setup()
     log_errors(store, (auth, auth.partition(":")[2], token_of(auth), os.environ.get(VARIABLE, "")))
-    take_turns()
+    begin_immediately()
     plan_each_alone()
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
     whole = create_app(final=True)

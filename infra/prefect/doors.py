@@ -197,12 +197,12 @@ class Doors:
         except ClientDisconnect:
             return
         try:
-            stated = values = parse(body)
+            stated = values = parse_request_body(body)
             if is_owner:
                 await asyncio.to_thread(check_owners, values)
                 await self._app(scope, _replay(body, receive), send)
                 return
-            values = None if (values := plain(stated)) is _ABSENT else values
+            values = None if (values := plain_fields(stated)) is _ABSENT else values
             writing = writing_of(request.method, _parts(scope["path"]), values)
             if writing is None:
                 check_guests(request.method, _parts(scope["path"]), values)
@@ -289,7 +289,7 @@ def _asks_for_secrets(scope: Scope) -> bool:
     return any(value != "false" for value in asked.get(_SECRETS, ()))
 
 
-def parse(body: bytes | str) -> Any:
+def parse_request_body(body: bytes | str) -> Any:
     """Returns the values of a request's body; None if it is empty.
 
     Raises:
@@ -319,7 +319,7 @@ def _unreadable(reason: str) -> RequestRefusedError:
 _ABSENT = object()
 
 
-def plain(values: Any) -> Any:
+def plain_fields(values: Any) -> Any:
     """Returns a JSON value in which fields that were filled in as JSON texts have their values.
 
     Prefect's forms send such texts for fields without a form of their own, and Prefect reads them
@@ -329,11 +329,11 @@ def plain(values: Any) -> Any:
       RefusedError: if a field is a template or names a variable, whose value is not known here.
     """
     if isinstance(values, list):
-        return [each for value in values if (each := plain(value)) is not _ABSENT]
+        return [each for value in values if (each := plain_fields(value)) is not _ABSENT]
     if not isinstance(values, dict):
         return values
     if _KIND not in values:
-        named = {name: plain(value) for name, value in values.items()}
+        named = {name: plain_fields(value) for name, value in values.items()}
         return {name: value for name, value in named.items() if value is not _ABSENT}
     kind, value = values[_KIND], values.get("value")
     if kind not in ("json", "none") or not values.keys() <= {_KIND, "value"}:
@@ -341,10 +341,10 @@ def plain(values: Any) -> Any:
             409, "a field must be given as its value, not by a template or variable."
         )
     if kind == "none" or value in (None, ""):
-        return _ABSENT if value in (None, "") else plain(value)
+        return _ABSENT if value in (None, "") else plain_fields(value)
     if not isinstance(value, str):
         raise RequestRefusedError(409, f"a field's JSON must be a text, got {value!r:.80}.")
-    return plain(parse(value))
+    return plain_fields(parse_request_body(value))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -627,7 +627,7 @@ def _without_results(receive: Receive) -> Receive:
         if message["type"] != "websocket.receive" or not text:
             return message
         try:
-            values = _drop_results(parse(text))
+            values = _drop_results(parse_request_body(text))
         except RequestRefusedError:
             return {"type": "websocket.disconnect", "code": 1008}
         return {"type": "websocket.receive", "text": json.dumps(values)}

@@ -186,7 +186,7 @@ def unsettled(store: Store) -> Iterator[tuple[Path, RunRecord | OSError | None]]
     """
     for path in sorted(folder(store.state).glob("*.jsonl")):
         try:
-            yield path, read(path)
+            yield path, read_journal(path)
         except FileNotFoundError:  # Another process has settled it.
             pass
         except OSError as error:
@@ -213,7 +213,7 @@ def has_unsettled(store: Store) -> bool:
     )
 
 
-def read(path: Path) -> RunRecord | None:
+def read_journal(path: Path) -> RunRecord | None:
     """Reads a journal; returns None if not even its first line was written."""
     return JournalReader(path).read()
 

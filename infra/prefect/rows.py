@@ -161,7 +161,7 @@ def settle_earlier_try(flow_run_id: str) -> None:
 
 def _unfinished_rows(client: SyncPrefectClient, run: uuid.UUID) -> list[TaskRun]:
     unfinished = TaskRunFilterState(type=TaskRunFilterStateType(any_=_UNFINISHED))
-    return list(rows_of(client, run, TaskRunFilter(state=unfinished)))
+    return list(task_runs_of(client, run, TaskRunFilter(state=unfinished)))
 
 
 def _settle_rows(client: SyncPrefectClient, run: FlowRun, record: RunRecord) -> None:
@@ -174,7 +174,7 @@ def _settle_rows(client: SyncPrefectClient, run: FlowRun, record: RunRecord) -> 
     count = {"flow_runs": {"id": {"any_": [record.flow_run_id]}}}
     if client.request("POST", "/task_runs/count", json=count).json() >= len(nodes):
         return
-    present = {str(row.id) for row in rows_of(client, run.id)}
+    present = {str(row.id) for row in task_runs_of(client, run.id)}
     for row_id, node in nodes.items():
         if row_id not in present:
             client.create_task_run(
@@ -187,7 +187,7 @@ def _settle_rows(client: SyncPrefectClient, run: FlowRun, record: RunRecord) -> 
             )
 
 
-def rows_of(
+def task_runs_of(
     client: SyncPrefectClient, run: uuid.UUID, rows: TaskRunFilter | None = None
 ) -> Iterator[TaskRun]:
     """Yields the rows of a run, all or some."""

@@ -101,7 +101,7 @@ def _check_promise(trial: "_ConnectorTrial", name: str) -> PromiseCheck:
         return PromiseCheck(name=name, holds=False, detail=f"{_in_a_line(error)}{where}")
 
 
-def check_shapes(cfg: ConnectedConfig) -> None:
+def check_connector_shapes(cfg: ConnectedConfig) -> None:
     """Checks without compiling that a connector can be built and traced, with the right dtypes.
 
     Args:

@@ -91,12 +91,12 @@ def check(
     and some shards again with plain tf.data. Exit code 1: it cannot be prepared, or read.
     """
     from flows.lookup.data_check import check_benchmark_rows, check_dataset_or_source
-    from infra.progress import progress_line
+    from infra.progress import progress_display
 
     # One dataset or corpus; or all rows of the benchmark tables, a line each, where an unreadable
     # row fails the command.
     if not benchmarks:
-        with progress_line() as show_progress:
+        with progress_display() as show_progress:
             text, is_accepted = check_dataset_or_source(
                 what,
                 source=source,

@@ -315,7 +315,7 @@ def predict(
     from flows.lookup import predict as prediction
 
     decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
-    answer = prediction.predict(
+    answer = prediction.predict_answer(
         checkpoint,
         images,
         prompt,

@@ -12,7 +12,7 @@ from flows.lookup.target import find_target
 from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import step_code, typed_config
-from flows.steps.replay import ReplayError
+from flows.steps.remake import RemakeError
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256
@@ -169,7 +169,7 @@ def test_a_step_that_fails_or_has_no_sources_says_so(store: Store, fresh: Store)
     broken = made(
         store, "", "    lines = [", "    raise ValueError('no such thing')\n    lines = ["
     )
-    with pytest.raises(ReplayError, match=r"files x .*no such thing"):
+    with pytest.raises(RemakeError, match=r"files x .*no such thing"):
         list(replay_artifacts(store, find_target(store, broken.key), fresh, from_raw=False))
     attempt = Attempt(store, Recipe(kind="files", name="files y", config=SPEC))
     (attempt.path / "files.txt").write_text("")

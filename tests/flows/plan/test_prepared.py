@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.graph.explain import Explanation
-from flows.plan.prepared import MissingDataset, plan_data, range_text
+from flows.plan.prepared import MissingDataset, estimate_text, plan_data
 from flows.run.approval import approval_text
 from flows.steps import worker
 from flows.steps.step_lookup import look_up_step
@@ -249,7 +249,7 @@ def test_a_wrong_request_is_one_line(parcel, drawn: Path, store: Store):
 
 
 def test_ranges_have_three_digits_that_count():
-    assert range_text((0.0012345, 0.0023456)) == "0.00123-0.00235"
-    assert range_text((12, 12)) == "12"
-    assert range_text((0, 0.00002)) == "0-<0.0001"
-    assert range_text((1234.4, 99999)) == "1,234-99,999"
+    assert estimate_text((0.0012345, 0.0023456)) == "0.00123-0.00235"
+    assert estimate_text((12, 12)) == "12"
+    assert estimate_text((0, 0.00002)) == "0-<0.0001"
+    assert estimate_text((1234.4, 99999)) == "1,234-99,999"

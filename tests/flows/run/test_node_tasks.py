@@ -31,13 +31,13 @@ class Outcome:
         """Returns the rows of the run, by name, once each of its nodes has one."""
         from prefect.client.orchestration import get_client
 
-        from infra.prefect.rows import flush, rows_of
+        from infra.prefect.rows import flush, task_runs_of
 
         flush()
         deadline = time.monotonic() + 60
         while True:
             with get_client(sync_client=True) as client:
-                rows = list(rows_of(client, self.run))
+                rows = list(task_runs_of(client, self.run))
             if all(row.state is not None and row.state.is_final() for row in rows) and rows:
                 return {row.name: row for row in rows}
             assert time.monotonic() < deadline, rows
@@ -91,7 +91,7 @@ def run(served_store: Path, tmp_path: Path) -> Callable[..., Outcome]:
                     in_process=4,
                     done=tasks.share_row(),
                 )
-            record = journal.read(session.journal.path)
+            record = journal.read_journal(session.journal.path)
             assert record is not None
             outcomes.append(Outcome(session, record, uuid.UUID(run_id)))
 

@@ -23,7 +23,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.registry import libraries_of, user_modules
 from flows.steps.step_lookup import look_up_step
 from flows.steps.user_code import user_files_of
-from flows.study.load import apply_overrides, check_config, load, read_config
+from flows.study.load import apply_overrides, check_config, load, read_study_file
 from flows.study.study import StudyConfig
 from flows.sweep.form import deployments_of
 from flows.sweep.form_values import form_problem
@@ -321,7 +321,7 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     own = f"{folder}/own_ripples.py:Ripple"
     (folder / "plain.yaml").write_text("base: demo\nname: plain\nmethods: [vanilla, parcel]\n")
     firing = SweepRun(
-        values=read_config(folder / "plain.yaml"),
+        values=read_study_file(folder / "plain.yaml"),
         source="plain",
         overrides=(),
         sweep=Sweep(methods=(own, "mqt")),

@@ -69,10 +69,10 @@ def states_of_rows(flow_run_id: str) -> dict[str, tuple[str, str]]:
     """Returns the rows of a run: name -> name and message of the state."""
     from prefect.client.orchestration import get_client
 
-    from infra.prefect.rows import rows_of
+    from infra.prefect.rows import task_runs_of
 
     with get_client(sync_client=True) as client:
-        rows = list(rows_of(client, uuid.UUID(flow_run_id)))
+        rows = list(task_runs_of(client, uuid.UUID(flow_run_id)))
     assert len({row.name for row in rows}) == len(rows), "two rows of one node"
     return {row.name: (row.state.name or "", row.state.message or "") for row in rows if row.state}
 
@@ -283,6 +283,6 @@ def test_half_a_last_line_is_no_line(tmp_path: Path):
     journal.ended("train", "made")
     text = journal.path.read_text()
     journal.path.write_text(text[:-20])
-    record = journals.read(journal.path)
+    record = journals.read_journal(journal.path)
     assert record is not None
     assert record.nodes["train"].outcome is None

@@ -1,4 +1,4 @@
-"""The parts in which a study's trainings compute their batches, so that a step fits a chip."""
+"""The microbatches of a study's trainings: how they compute a batch, so that a step fits a chip."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class PlannedProgram:
     cure: str = ""
 
 
-def programs_of(config: StudyConfig) -> Iterator[PlannedProgram]:
+def training_programs(config: StudyConfig) -> Iterator[PlannedProgram]:
     """Yields the largest program of every training of a study; all seeds share it.
 
     Raises:
@@ -64,7 +64,7 @@ def programs_of(config: StudyConfig) -> Iterator[PlannedProgram]:
 
 
 def transfer_program(view: StudyView, method: Method, benchmark: str) -> PlannedProgram:
-    """Returns the largest program of a transfer; raises as `programs_of`."""
+    """Returns the largest program of a transfer; raises as `training_programs`."""
     compute = view.compute
     return PlannedProgram(
         name=f"transfer {method} {benchmark}{view.view_suffix}",
@@ -90,7 +90,7 @@ def with_planned_microbatch(program: PlannedProgram) -> TrainConfig:
     return dataclasses.replace(program.train, microbatch=rows or 1)
 
 
-def describe_parts(config: StudyConfig) -> Iterator[str]:
+def describe_microbatches(config: StudyConfig) -> Iterator[str]:
     """Yields a line for trainings whose batches their chips do not take as a whole, and the cure.
 
     Either the chips do not divide the batch, or it does not fit them by formula.
@@ -98,7 +98,7 @@ def describe_parts(config: StudyConfig) -> Iterator[str]:
     Trainings that compute as many of as many examples at a time share a line.
     """
     programs_by_line: dict[str, list[tuple[str, float]]] = {}
-    for program in programs_of(config):
+    for program in training_programs(config):
         if line := _describe(program):
             needed = planned_bytes(program, with_planned_microbatch(program))
             programs_by_line.setdefault(line, []).append((program.name, needed / GIB))

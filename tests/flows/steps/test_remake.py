@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.steps.kinds.files import FilesSpec
-from flows.steps.replay import ReplayError, replay_step
+from flows.steps.remake import RemakeError, step_loss_lines
 from infra.source_code import checkout
 from infra.store.manifest import Recipe
 from infra.store.store import Store
@@ -28,10 +28,10 @@ def tree(old: str = "", new: str = "") -> Mapping[str, bytes]:
 
 @pytest.mark.slow
 def test_the_same_code_gives_the_same_contents_and_other_code_others(store: Store):
-    same = replay_step(store, RECIPE, tree(), 1)
-    assert same == replay_step(store, RECIPE, tree(), 1)
+    same = step_loss_lines(store, RECIPE, tree(), 1)
+    assert same == step_loss_lines(store, RECIPE, tree(), 1)
     assert [line.split()[0] for line in same] == ["contents"]
-    assert replay_step(store, RECIPE, tree("{sha256}  {size}", "{size}  {sha256}"), 1) != same
+    assert step_loss_lines(store, RECIPE, tree("{sha256}  {size}", "{size}  {sha256}"), 1) != same
     assert list(store.keys()) == []
 
 
@@ -45,18 +45,18 @@ def losses(first: float, updates: int) -> Mapping[str, bytes]:
 
 
 def test_a_training_is_left_after_the_updates_asked_for(store: Store):
-    long = replay_step(store, RECIPE, losses(1.0, 10**9), 3)
+    long = step_loss_lines(store, RECIPE, losses(1.0, 10**9), 3)
     assert long == (
         "loss 1.0 after 1 updates",
         "loss 0.5 after 2 updates",
         "loss 0.3333333333333333 after 3 updates",
     )
-    whole = replay_step(store, RECIPE, losses(1.0, 2), 3)
+    whole = step_loss_lines(store, RECIPE, losses(1.0, 2), 3)
     assert whole[:2] == long[:2]
     assert whole[2].startswith("contents ")
 
 
 def test_a_step_that_fails_says_why(store: Store):
     broken = tree("    lines = [", "    raise ValueError('no such thing')\n    lines = [")
-    with pytest.raises(ReplayError, match="ValueError: no such thing"):
-        replay_step(store, RECIPE, broken, 1)
+    with pytest.raises(RemakeError, match="ValueError: no such thing"):
+        step_loss_lines(store, RECIPE, broken, 1)

@@ -1,9 +1,9 @@
-"""Makes a step under whatever source tree is on the path; run as a file by `flows.steps.replay`.
+"""Makes a step under whatever source tree is on the path; run as a file by `flows.steps.remake`.
 
-    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P replay_child.py replay STORE FOLDER < recipe
-    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P replay_child.py remake STORE CONTEXT < recipe
+    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P remake_child.py losses STORE FOLDER < recipe
+    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P remake_child.py remake STORE CONTEXT < recipe
 
-`replay` makes it by hand and keeps nothing; `remake` has the tree's own worker commit it. This file
+`losses` makes it by hand and keeps nothing; `remake` has the tree's own worker commit it. This file
 is always today's, while the tree may be old: it uses only names that every tree has.
 """
 
@@ -17,14 +17,14 @@ from typing import Any
 
 
 def main() -> None:
-    """Writes JSON lines on the standard output; see `replay` and `remake`."""
+    """Writes JSON lines on the standard output; see `losses` and `remake`."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     mode, store, last = sys.argv[1:4]
     recipe = _recipe(json.load(sys.stdin))
     for line in (
-        replay(recipe, store, Path(last))
-        if mode == "replay"
+        losses(recipe, store, Path(last))
+        if mode == "losses"
         else remake(recipe, store, json.loads(last))
     ):
         print(json.dumps(line), file=output, flush=True)
@@ -33,7 +33,7 @@ def main() -> None:
     os._exit(0)
 
 
-def replay(recipe: Any, store: str, folder: Path) -> Iterator[dict[str, Any]]:
+def losses(recipe: Any, store: str, folder: Path) -> Iterator[dict[str, Any]]:
     """Yields a line per progress, and one with the content digest at the end."""
     from flows.steps.kind import StepContext
     from flows.steps.registry import KINDS

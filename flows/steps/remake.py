@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.steps import replay_child
+from flows.steps import remake_child
 from infra.source_code import USER_CODE
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
 
 
-class ReplayError(RuntimeError):
+class RemakeError(RuntimeError):
     """A step could not be made under a source tree."""
 
 
-def replay_step(
+def step_loss_lines(
     store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int
 ) -> tuple[str, ...]:
     """Makes a step, or the beginning of a training, with the code of a tree; keeps nothing of it.
@@ -42,7 +42,7 @@ def replay_step(
       ReplayError: if the step fails, with the last line that its process wrote.
     """
     # A training is stopped at the first report after `units` updates: leaving this block ends it.
-    with _start_child(["replay", store.uri], tree, recipe) as (child, errors):
+    with _start_child(["losses", store.uri], tree, recipe) as (child, errors):
         lines: list[str] = []
         for report in _child_lines(child):
             if "content" in report:
@@ -77,7 +77,7 @@ def remake_step(
     with _start_child(words, tree, recipe, environment) as (child, errors):
         for report in _child_lines(child):
             if report["error"]:
-                raise ReplayError(report["error"])
+                raise RemakeError(report["error"])
             return store.get(report["key"])
         raise _child_error(child, errors)
 
@@ -92,7 +92,7 @@ def _start_child(
     """Starts a process that imports from a source tree, sends it a recipe; yields it and its log.
 
     Args:
-      words: arguments of `replay_child`; the path of a temporary folder is added to them.
+      words: arguments of `remake_child`; the path of a temporary folder is added to them.
       tree: path below the checkout -> bytes.
       recipe: recipe that it reads from its standard input.
       environment: environment variables of the process; None takes those of this one.
@@ -109,7 +109,7 @@ def _start_child(
         with errors.open("wb") as heard:
             # -P keeps the child's own folder, today's `flows/steps`, off the module path.
             child = subprocess.Popen(
-                [sys.executable, "-P", replay_child.__file__, *words, str(folder)],
+                [sys.executable, "-P", remake_child.__file__, *words, str(folder)],
                 env={
                     **(os.environ if environment is None else environment),
                     "PYTHONPATH": f"{folder}/tree:{folder}/tree/{USER_CODE}",
@@ -140,6 +140,6 @@ def _child_lines(child: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
     yield from map(json.loads, child.stdout)
 
 
-def _child_error(child: subprocess.Popen[bytes], errors: Path) -> ReplayError:
+def _child_error(child: subprocess.Popen[bytes], errors: Path) -> RemakeError:
     wrote = errors.read_text(errors="replace").strip().splitlines()
-    return ReplayError(wrote[-1] if wrote else f"its process ended with code {child.wait()}")
+    return RemakeError(wrote[-1] if wrote else f"its process ended with code {child.wait()}")
