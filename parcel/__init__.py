@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no tim
     from flows.graph.graph import Phase
     from flows.study.study import StudyConfig
     from infra.store.store import Store
-    from parcel.cell_items import CellItems, Show
+    from parcel.cell_items import CellFilter, CellItems
     from parcel.results_table import ResultsTable
     from parcel.training_curves import TrainingCurves
 
@@ -225,7 +225,7 @@ def curves(run: str, *, store: str | None = None) -> "TrainingCurves":
 
 
 def items(
-    cell: str, *, show: "Show" = "all", find: str = "", store: str | None = None
+    cell: str, *, show: "CellFilter" = "all", find: str = "", store: str | None = None
 ) -> "CellItems":
     """Returns the items of a cell: pictures, questions, and what each seed answered.
 

@@ -10,9 +10,9 @@ from PIL import Image
 from flows.lookup.runs import results_artifact
 from flows.lookup.target import find_target
 from flows.pages.cards import Card, Cards
-from flows.pages.items import ScoredItem
+from flows.pages.item_scores import ScoredItem
+from flows.pages.run_results import Column
 from flows.pages.sample_table import card_rows, paint_boxes
-from flows.pages.study import Column
 from flows.report.cells import CellKey
 from flows.report.items_table import ScoreArtifacts
 from flows.steps.registry import typed_config
@@ -23,7 +23,7 @@ from parcel.optional import import_pandas
 if TYPE_CHECKING:
     import pandas
 
-Show = Literal["all", "right", "wrong"]
+CellFilter = Literal["all", "right", "wrong"]
 
 _SHOWN = 8
 """Number of items in a notebook's view of a list."""
@@ -97,9 +97,13 @@ class CellItems(Sequence[CellItem]):
       ConfigError: if there is no such cell, listing those that exist; or `show` is none of these.
     """
 
-    def __init__(self, store: Store, cell: str, *, show: Show = "all", find: str = "") -> None:
-        if show not in get_args(Show):
-            raise ConfigError(f"show must be one of {', '.join(get_args(Show))}, got {show!r}.")
+    def __init__(
+        self, store: Store, cell: str, *, show: CellFilter = "all", find: str = ""
+    ) -> None:
+        if show not in get_args(CellFilter):
+            raise ConfigError(
+                f"show must be one of {', '.join(get_args(CellFilter))}, got {show!r}."
+            )
         target = find_target(store, cell)
         if not target.seeds:
             raise ConfigError(f"a cell must be RUN/BENCHMARK/METHOD/BUDGET[/SEED], got {cell!r}.")

@@ -56,8 +56,8 @@ from perf.batches import prompts, train_batch
 from perf.programs import PromptProgram, exact_slots, prefill_program
 from perf.timing import Timing, aligned_table, time_in_turns
 
-SIZES = {"3b": presets.paligemma2_3b, "small": presets.small, "tiny": presets.tiny}
-PARTS = ("stage", "train", "prefill", "token")
+MODEL_SIZES = {"3b": presets.paligemma2_3b, "small": presets.small, "tiny": presets.tiny}
+MEASURED_PARTS = ("stage", "train", "prefill", "token")
 
 Row = dict[str, Any]
 
@@ -432,10 +432,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--size", choices=sorted(SIZES), default="3b")
+    parser.add_argument("--size", choices=sorted(MODEL_SIZES), default="3b")
     parser.add_argument("--connector", default="parcel")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=MEASURED_PARTS, default=MEASURED_PARTS)
     parser.add_argument("--budgets", type=int, nargs="+", help="default: that of each bucket")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 128], help="of an update")
     parser.add_argument("--remats", nargs="+", default=["full", "minimal"])
@@ -448,7 +448,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="file to write all figures to")
     parser.add_argument("--tables", type=Path, help="prints the figures of such a file as tables")
     # What the command passes to its own processes.
-    parser.add_argument("--only", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=MEASURED_PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     return parser
@@ -456,7 +456,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _request(args: argparse.Namespace) -> MeasurementRequest:
     connector = ConnectorConfig(kind=args.connector)
-    model = dataclasses.replace(SIZES[args.size](connector), dtype=args.dtype)
+    model = dataclasses.replace(MODEL_SIZES[args.size](connector), dtype=args.dtype)
     buckets = [bucket.size for bucket in budgets.buckets(model)]
     return MeasurementRequest(
         model=model,

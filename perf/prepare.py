@@ -45,7 +45,7 @@ from pipelines.prepare.run import make_dataset
 from pipelines.prepare.shards import join_shard, write_piece
 from pipelines.video.client import VideoChild
 
-PROGRAMS = ("graph", "pool")
+PREPARE_PROGRAMS = ("graph", "pool")
 _SIZE = (640, 480)
 _QUALITY = 90
 _PER_ARCHIVE = 500
@@ -208,7 +208,7 @@ def _proportional_set(pid: int) -> int:
     return total
 
 
-def measure(
+def measure_prepare(
     sizes: Sequence[int],
     layout: str,
     rounds: int,
@@ -228,9 +228,9 @@ def measure(
         data_root = folder / f"{layout}-{num_pictures}"
         if not data_root.exists():
             draw_corpus(data_root, num_pictures, layout, picture)
-        costs: dict[str, list[RunCost]] = {program: [] for program in PROGRAMS}
+        costs: dict[str, list[RunCost]] = {program: [] for program in PREPARE_PROGRAMS}
         for _ in range(rounds):
-            for program in PROGRAMS:
+            for program in PREPARE_PROGRAMS:
                 cost = run_counted(program, config, "web", data_root)
                 costs[program].append(cost)
                 yield (
@@ -239,7 +239,7 @@ def measure(
                 )
         if len({cost.digest for runs in costs.values() for cost in runs}) != 1:
             raise RuntimeError(f"{num_pictures} pictures gave different bytes in different runs")
-        graph, pool = (_summary(costs[program]) for program in PROGRAMS)
+        graph, pool = (_summary(costs[program]) for program in PREPARE_PROGRAMS)
         figures = [f"{graph.wall:.1f}", f"{pool.wall:.1f}", f"{pool.wall / graph.wall:.2f}"]
         figures += [f"{graph.cpu:.1f}", f"{pool.cpu:.1f}", f"{pool.cpu / graph.cpu:.2f}"]
         figures += [f"{cost.memory / 2**20:.0f}" for cost in (graph, pool)]
@@ -283,7 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = PrepareConfig(num_workers=options.workers)
     with tempfile.TemporaryDirectory(prefix="parcel-") as temporary:
         folder = options.folder or Path(temporary)
-        for line in measure(options.pictures, options.layout, options.rounds, config, folder):
+        for line in measure_prepare(
+            options.pictures, options.layout, options.rounds, config, folder
+        ):
             print(line, flush=True)
 
 

@@ -69,7 +69,7 @@ def place(kind: str, folder: Path) -> Iterator[tuple[Mapping[str, str], GCS | No
         yield own | gcs.environment | there, gcs
 
 
-def measure(
+def measure_stores(
     config: list[str], kinds: list[str], rounds: int, again: int, folder: Path
 ) -> Iterator[str]:
     """Yields a line per run, then the table of medians.
@@ -182,7 +182,7 @@ def main() -> None:
     config = [str(Path(word).resolve()) if Path(word).exists() else word for word in asked.config]
     kinds = [*asked.places, *([str(Path(asked.against).resolve())] if asked.against else [])]
     with tempfile.TemporaryDirectory() as folder:
-        for line in measure(config, kinds, asked.rounds, asked.again, Path(folder)):
+        for line in measure_stores(config, kinds, asked.rounds, asked.again, Path(folder)):
             print(line, flush=True)
 
 

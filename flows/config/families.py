@@ -25,7 +25,7 @@ from model.vision.registry import TOWERS
 DEFAULT_PAIR = "paligemma2"
 """Name of the pair of families that a model has by default."""
 
-PARTS: dict[str, Mapping[str, TowerFamily] | Mapping[str, DecoderFamily]] = {
+FAMILIES_BY_PART: dict[str, Mapping[str, TowerFamily] | Mapping[str, DecoderFamily]] = {
     "vision": TOWERS,
     "text": DECODERS,
 }
@@ -52,7 +52,7 @@ def with_part_values(values: dict[str, Any]) -> dict[str, Any]:
     """
     model, backbones = values.get("model"), backbone_values(values.get("backbones"))
     if isinstance(model, dict):
-        named = {part: part_values(model[part]) for part in PARTS if part in model}
+        named = {part: part_values(model[part]) for part in FAMILIES_BY_PART if part in model}
         values = {**values, "model": {**model, **named}}
     if isinstance(backbones, dict):
         named = {
@@ -74,7 +74,7 @@ def with_family(part: str, stated: Mapping[str, Any], field: str = "") -> dict[s
     Raises:
       ValueError: if there is no such family or size; names all, and the nearest.
     """
-    families, name = PARTS[part], stated.get("family")
+    families, name = FAMILIES_BY_PART[part], stated.get("family")
     if name is None:
         return dict(stated)
     if family := family_of(part, name):
@@ -90,7 +90,7 @@ def with_family(part: str, stated: Mapping[str, Any], field: str = "") -> dict[s
 
 def family_of(part: str, name: str) -> str:
     """Returns the family of a family's or a published size's name; "" if there is none."""
-    for family, facts in PARTS[part].items():
+    for family, facts in FAMILIES_BY_PART[part].items():
         if name == family or name in facts.sizes:
             return family
     return ""
@@ -175,7 +175,7 @@ def with_backbone_parts(
 
 
 def _names(part: str) -> list[str]:
-    families = PARTS[part]
+    families = FAMILIES_BY_PART[part]
     return [*families, *(size for facts in families.values() for size in facts.sizes)]
 
 

@@ -6,7 +6,7 @@ Source: https://huggingface.co/docs/hub/model-cards (metadata, `model-index`).
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from flows.lineage.summary import SEEN_HEAD, summarise_data
+from flows.lineage.data_summary import SEEN_HEAD, summarise_data
 from flows.lineage.trace import SHORT
 from flows.lookup.target import LookupTarget
 from flows.report.cells import Cell

@@ -11,7 +11,7 @@ from flows.config.licences import fetched_licence
 from flows.config.references import corpus_reference
 from flows.config.validation import config_adapter, first_problem
 from flows.lookup.runs import find_dataset
-from flows.report.data_check import benchmark_rows_text, corpus_check_text, holdings_text
+from flows.report.data_tables import benchmark_rows_text, corpus_check_text, holdings_text
 from infra.errors import ConfigError, one_line_message
 from infra.yaml_text import YamlError, load_yaml
 from pipelines.prepare.check import check_corpus

@@ -175,7 +175,7 @@ def show_logs(
     """Returns the results table of other systems' item logs as text.
 
     Args:
-      folders: folders that hold logs, of any format of `logs_report.FORMATS`.
+      folders: folders that hold logs, of any format of `logs_report.LOG_FORMATS`.
       form: one of `FORMATS`, or comparisons.
       labels: as for `show_results`.
       beside: a run whose table the logs' models are added to; None shows them alone.

@@ -13,8 +13,8 @@ from flows.report.text_lists import counted
 from infra.errors import ConfigError, did_you_mean
 from infra.store.pins import list_pins, living_runs, run_of_pin
 from infra.store.records import (
-    FORMAT,
     PRUNED,
+    RECORD_FORMAT,
     RUNNING,
     RUNS,
     RecordError,
@@ -227,7 +227,7 @@ def _put_record(
     record = {
         "began": _now(),
         **before,
-        "format": FORMAT,
+        "format": RECORD_FORMAT,
         "name": config["name"],
         "flow_run_id": run_id,
         "config": redact(config),

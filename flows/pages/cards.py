@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flows.pages.items import Reader
+from flows.pages.item_scores import Reader
 from flows.pages.masks import Masks
 from flows.pages.pictures import PictureBoxes, Records
 from flows.report.items import guess_rows

@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 from flows.lookup.runs import ended_run_records
 from flows.pages.cards import Card, Cards
 from flows.pages.history import UsageIndex
-from flows.pages.lineage import page as lineage_page
+from flows.pages.lineage_page import page as lineage_page
 from flows.pages.links import page_key, page_link
 from flows.pages.page import Page, address, are_beside
 from flows.report.cells import Cell

@@ -9,7 +9,7 @@ import jinja2
 from flows.lookup.data_rejects import rejects_of
 from flows.lookup.runs import describe_ends, larger_run, run_outcome
 from flows.pages.cards import Card, Cards
-from flows.pages.compare import (
+from flows.pages.compare_page import (
     Side,
     chart_of_sides,
     charts_of_section,
@@ -23,7 +23,7 @@ from flows.pages.compare import (
 from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import UsageIndex, distinct_names, draw
-from flows.pages.items import ITEM_FILTERS, ScoredItem
+from flows.pages.item_scores import ITEM_FILTERS, ScoredItem
 from flows.pages.masks import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
@@ -33,7 +33,7 @@ from flows.pages.overview import (
     when,
 )
 from flows.pages.page import Page
-from flows.pages.study import Column, Study, study_of
+from flows.pages.run_results import Column, Study, study_of
 from flows.report.cells import Section
 from flows.report.durations import age_text, time_left_text
 from flows.report.items_table import is_right
@@ -43,7 +43,7 @@ from infra.errors import one_line_message
 from infra.store.store import Artifact, Store
 
 _HERE = Path(__file__).parent
-STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
+STYLE_SHEET = (_HERE / "style.css").read_text(encoding="utf-8")
 
 _SAMPLES = 8
 """Number of sample records or answers on an artifact's page."""

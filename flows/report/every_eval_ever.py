@@ -32,13 +32,13 @@ from model.decode.config import DecodeConfig
 from model.eval.score_json import read_score
 from model.files import SCORE
 
-VERSION = "0.3.0"
+SCHEMA_VERSION = "0.3.0"
 """Version of the schemas that is written."""
 
 LIBRARY = "parcel"
 """Name of the evaluation library: of logs that have it, `flows.logs.every_eval_ever` knows more."""
 
-SAMPLES = "_samples.jsonl"
+SAMPLES_END = "_samples.jsonl"
 """End of the name of a file of items; that of its score ends with .json instead."""
 
 _UNBOUNDED = "Infinity"
@@ -89,12 +89,12 @@ def _write_evaluation(
 
     # The items first, since the score's file has the digest of theirs.
     (out / folder).mkdir(parents=True, exist_ok=True)
-    samples = folder / f"{name}{SAMPLES}"
+    samples = folder / f"{name}{SAMPLES_END}"
     num = 0
     with (out / samples).open("w", encoding="ascii", newline="\n") as file:
         for sample in _samples(score):
             of_evaluation = {
-                "schema_version": VERSION,
+                "schema_version": SCHEMA_VERSION,
                 "evaluation_id": evaluation_id,
                 "model_id": model,
                 "evaluation_name": score.cell.benchmark,
@@ -106,7 +106,7 @@ def _write_evaluation(
             num += 1
     git = score.scores.environment.get("git") or {}
     evaluation = {
-        "schema_version": VERSION,
+        "schema_version": SCHEMA_VERSION,
         "evaluation_id": evaluation_id,
         "evaluation_timestamp": score.predictions.started,
         "retrieved_timestamp": str(made),

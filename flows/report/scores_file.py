@@ -24,7 +24,7 @@ COLUMNS = (
 )
 SEEDS = "seeds"
 """Column that a file may have, too: the number of runs behind each mean and deviation."""
-REFERENCE = "vanilla"
+REFERENCE_METHOD = "vanilla"
 
 
 HIGH_RESOLUTION = 448
@@ -117,8 +117,10 @@ def _parse_row(path: Path, line: int, header: list[str], fields: list[str]) -> _
     for name in ("group", "benchmark", "method"):
         if not row[name]:
             raise ScoreFileError(f"{at}: {name} must be a name, got nothing.")
-    if row["method"] == REFERENCE:
-        raise ScoreFileError(f"{at}: method must not be {REFERENCE}: its score is pg2_score.")
+    if row["method"] == REFERENCE_METHOD:
+        raise ScoreFileError(
+            f"{at}: method must not be {REFERENCE_METHOD}: its score is pg2_score."
+        )
     seeds = _parse_count(at, SEEDS, row[SEEDS]) if row.get(SEEDS) else None
     if seeds == 1 and row["score_std"]:
         raise ScoreFileError(
@@ -201,9 +203,9 @@ def _sections(rows: list[_ScoreRow]) -> list[Section]:
                 cells.append(_row_cell(row, first, method, budget))
         section = Section(
             benchmark=first.benchmark,
-            methods=(REFERENCE, *methods),
+            methods=(REFERENCE_METHOD, *methods),
             budgets=budgets,
-            reference=REFERENCE,
+            reference=REFERENCE_METHOD,
             full_budget=max(budgets),
             metric="",
             chance=None,
@@ -219,7 +221,7 @@ def _reference_cell(row: _ScoreRow, budget: int, full: int) -> Cell:
     is_full = budget == full
     return Cell(
         benchmark=row.benchmark,
-        method=REFERENCE,
+        method=REFERENCE_METHOD,
         budget=budget,
         mean=row.reference if is_full else None,
         std=None,

@@ -11,7 +11,7 @@ from prefect.runtime import flow_run, task_run
 
 from flows.graph.eta import JobClock
 from flows.graph.nodes import GraphNode, StepJob
-from flows.pages.lineage import page as lineage_page
+from flows.pages.lineage_page import page as lineage_page
 from flows.pages.links import page_key
 from flows.run import run_log
 from flows.run.limits import NodeHeldError

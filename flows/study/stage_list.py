@@ -8,7 +8,7 @@ from flows.study.settings import REFERENCE, Method
 from flows.study.view import StudyView
 from model.train.config import TrainConfig
 
-START = "start"
+STUDY_START = "start"
 """What stands before the first stage: the study's `start`, or random parameters."""
 
 
@@ -19,8 +19,8 @@ class PretrainingStage:
     Attributes:
       name: its name, from which its seed is derived.
       key: config key of its recipe.
-      after: name of the stage that it continues from, or `START`; None: the last that the method
-        was trained in.
+      after: name of the stage that it continues from, or `STUDY_START`; None: the last that the
+        method was trained in.
       view: the study at the stage's resolution.
       methods: the methods that are trained in it.
       recipe: its training recipe, as the config states it.
@@ -56,7 +56,7 @@ def stages_of(base: StudyView) -> tuple[PretrainingStage, ...]:
             PretrainingStage(
                 name="stage1",
                 key="stage1",
-                after=START,
+                after=STUDY_START,
                 view=base,
                 methods=(REFERENCE,),
                 recipe=base.stage1,
@@ -74,7 +74,7 @@ def stages_of(base: StudyView) -> tuple[PretrainingStage, ...]:
                 recipe=base.intermediary,
             )
         )
-    stages += _stages_at(base, base, {START, *(stage.name for stage in stages)})
+    stages += _stages_at(base, base, {STUDY_START, *(stage.name for stage in stages)})
     # Stage 2, if there is one, takes the first of the higher resolutions.
     higher = iter(base.higher)
     if base.stage2 is not None:

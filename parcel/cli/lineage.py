@@ -172,7 +172,7 @@ def lineage_summary(
     Examples count with repeats, records once. Both come from the order of the batches up to the
     steps that were trained, not from the weights of a mixture.
     """
-    from flows.lineage.summary import summarise_data
+    from flows.lineage.data_summary import summarise_data
     from flows.lookup.target import find_training_target
 
     opened = open_existing_store(store)

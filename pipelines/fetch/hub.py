@@ -22,7 +22,7 @@ from infra.download import DownloadError, DownloadRefusedError, download
 from infra.errors import ConfigError, one_line
 from infra.typed_json import parse_json
 from pipelines.fetch.catalogue import DataSet, RemoteFile
-from pipelines.fetch.fetch import NOTES, read_addresses
+from pipelines.fetch.fetch import FETCH_NOTES, read_addresses
 from pipelines.records.licence import NONE_STATED
 
 TOKEN, ENDPOINT = "HF_TOKEN", "HF_ENDPOINT"
@@ -141,7 +141,7 @@ def _fetched_commit(folder: Path, repository: str) -> str:
         match = _RESOLVED.search(address)
         if match is None or match[1] != repository:
             raise ConfigError(
-                f"{folder} has files of {address}, not of {repository} ({NOTES} there): name "
+                f"{folder} has files of {address}, not of {repository} ({FETCH_NOTES} there): name "
                 f"another folder with --to."
             )
         return match[2]

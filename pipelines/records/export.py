@@ -27,8 +27,8 @@ from pipelines.records.schema import Record
 from pipelines.records.tfrecord import ShardWriter, index_path
 
 ExportFormat = Literal["tfrecord", "webdataset"]
-DESCRIPTION = "export.json"
-FEATURES = {
+EXPORT_FILE = "export.json"
+EXPORT_FEATURES = {
     **{name: name for name in ("id", "image", "prefix", "suffix", "task", "lang", "answer")},
     "mask": "mask_rle",
 }
@@ -100,9 +100,9 @@ def export_records(
     about["image_px"] = dataset.info.image_px
     if form == "tfrecord":
         has_licences = bool(dataset.info.licences)
-        about["features"] = FEATURES | _LICENCE_FEATURES if has_licences else FEATURES
+        about["features"] = EXPORT_FEATURES | _LICENCE_FEATURES if has_licences else EXPORT_FEATURES
         about["holds"] = _HOLDS | _LICENCE_HOLDS if has_licences else _HOLDS
-    (out / DESCRIPTION).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    (out / EXPORT_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return counts
 
 

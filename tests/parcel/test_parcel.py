@@ -12,7 +12,7 @@ from PIL import Image
 
 import parcel as notebook
 from flows.lookup.results import show_results
-from flows.pages.study import study_of
+from flows.pages.run_results import study_of
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.store import Store

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from flows.lookup.runs import end_run_record
 from flows.pages.app import store_pages
-from flows.pages.compare import common_cells, compare_cells, find_sides
+from flows.pages.compare_page import common_cells, compare_cells, find_sides
 from flows.pages.curve_chart import TrainingCurve, chart_of
-from flows.pages.study import study_of
+from flows.pages.run_results import study_of
 from flows.report.cell_text import draws_text
 from infra.prefect.server import PAGES
 from infra.store.store import Store

@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from flows.pages.app import store_pages
 from flows.pages.curves import thinned
 from flows.pages.history import UsageIndex
-from flows.pages.items import Reader
-from flows.pages.study import study_of
+from flows.pages.item_scores import Reader
+from flows.pages.run_results import study_of
 from flows.report.cells import Plan
 from flows.report.plot import COLORS
 from infra.prefect.server import PAGES

@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 from flows.lineage.training_order import batch_config, changed_since, data_of_training
 from flows.lookup.target import LookupTarget
-from flows.report.data_check import align_table
+from flows.report.data_tables import align_table
 from flows.report.text_lists import abbreviate_list
 from flows.steps.labels import labels_of
 from flows.steps.registry import kind_of

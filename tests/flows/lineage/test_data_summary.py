@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from flows.lineage.card import CheckpointOrigin, model_card
 from flows.lineage.croissant import croissant_description
-from flows.lineage.summary import DataSummary, summarise_data
+from flows.lineage.data_summary import DataSummary, summarise_data
 from flows.lookup.target import LookupTarget, find_training_target
-from flows.pages.lineage import page
+from flows.pages.lineage_page import page
 from flows.report.markdown import plain
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store

@@ -15,7 +15,7 @@ from typing import Any
 from flows.lookup.runs import config_differences
 from flows.lookup.target import LookupTarget
 from flows.pages.curve_chart import CurveChart, LossReader, TrainingCurve, chart_of
-from flows.pages.study import Column, Study, study_of
+from flows.pages.run_results import Column, Study, study_of
 from flows.report.cell_text import draws_text
 from flows.report.cells import Cell, Section
 from flows.report.gather import trained_checkpoint

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from flows.pages.study import Column
+from flows.pages.run_results import Column
 from flows.report.items_table import is_right
 from flows.steps.registry import kind_of
 from infra.store.store import Store
