@@ -9,8 +9,8 @@ from PIL import Image
 
 from flows.lookup.runs import results_artifact
 from flows.lookup.target import find_target
-from flows.pages.cards import Card, Cards
 from flows.pages.item_scores import ScoredItem
+from flows.pages.record_cards import Card, Cards
 from flows.pages.run_results import Column
 from flows.pages.sample_table import card_rows, paint_boxes
 from flows.report.cells import CellKey

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from flows.config.backbone import AS_STUDY
 from flows.config.benchmark import recipe_of, trained_on, user_benchmark
-from flows.config.families import (
+from flows.config.model_families import (
     backbone_values,
     check_backbone_name,
     part_values,

@@ -22,7 +22,7 @@ from flows.logs.log_checks import (
     parse_object,
     sorted_items,
 )
-from flows.report.every_eval_ever import LIBRARY, SAMPLES_END
+from flows.report.every_eval_ever_files import LIBRARY, SAMPLES_END
 
 FILES = f"*{SAMPLES_END} beside *.json"
 """What is read, for a message."""

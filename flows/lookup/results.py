@@ -16,7 +16,7 @@ from flows.lookup.runs import find_run, results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
-from flows.report.every_eval_ever import write_evaluations
+from flows.report.every_eval_ever_files import write_evaluations
 from flows.report.hub_results import write_hub_results
 from flows.report.items_table import scores_of, write_items_table
 from flows.report.json_file import read_json

@@ -9,11 +9,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from flows.lineage.trace import ACCEPTED_NOTE, SHORT
 from flows.lookup.data_rejects import rejects_of
-from flows.pages.cards import Card
 from flows.pages.curves import curves_of, curves_png
-from flows.pages.history import box_labels, distinct_names
+from flows.pages.history_drawing import box_labels, distinct_names
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
+from flows.pages.record_cards import Card
 from flows.pages.sample_table import sample_table
 from flows.report.markdown import fenced, markdown_table, mermaid_label, plain
 from flows.report.text_lists import abbreviate_list

@@ -8,7 +8,6 @@ import jinja2
 
 from flows.lookup.data_rejects import rejects_of
 from flows.lookup.runs import describe_ends, larger_run, run_outcome
-from flows.pages.cards import Card, Cards
 from flows.pages.compare_page import (
     Side,
     chart_of_sides,
@@ -22,9 +21,9 @@ from flows.pages.compare_page import (
 )
 from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
-from flows.pages.history import UsageIndex, distinct_names, draw
+from flows.pages.history_drawing import UsageIndex, distinct_names, draw
 from flows.pages.item_scores import ITEM_FILTERS, ScoredItem
-from flows.pages.masks import overlay_png, page_mask
+from flows.pages.mask_overlays import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
     OverviewReader,
@@ -33,6 +32,7 @@ from flows.pages.overview import (
     when,
 )
 from flows.pages.page import Page
+from flows.pages.record_cards import Card, Cards
 from flows.pages.run_results import Column, Study, study_of
 from flows.report.cells import Section
 from flows.report.durations import age_text, time_left_text

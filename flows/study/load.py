@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.families import backbone_values, with_part_values
+from flows.config.model_families import backbone_values, with_part_values
 from flows.config.server_limits import check_served_path, served_path
 from infra.errors import ConfigError, did_you_mean
 from infra.references import file_reference

@@ -757,7 +757,8 @@ class Store:
         if layout != STORE_FORMAT:
             raise ValueError(
                 f"store {self.uri} has format {layout}, and this version understands "
-                f"{STORE_FORMAT}: name another folder, or use a checkout of the version that made it."
+                f"{STORE_FORMAT}: name another folder, or use a checkout of the version that "
+                f"made it."
             )
         return True
 

@@ -135,7 +135,7 @@ def check_connector(
     ] = None,
 ) -> None:
     """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""
-    from flows.config.families import with_pair
+    from flows.config.model_families import with_pair
     from flows.config.references import connector_reference
     from flows.study.load import load
     from model.checkpoint.torch_connector import compare, torch_class

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.config.families import with_pair
+from flows.config.model_families import with_pair
 from flows.config.normalise import normalise, parse_study_values
 from flows.study.load import apply_overrides, check_config, load
 from infra.errors import ConfigError

@@ -16,7 +16,7 @@ from flows.graph.graph import PHASES, graph_of
 from flows.graph.nodes import StudyGraph
 from flows.lookup.runs import end_run_record
 from flows.machine.deploy import DeploymentTarget, check_code
-from flows.pages.masks import Masks
+from flows.pages.mask_overlays import Masks
 from flows.study.load import check_config, load
 from flows.study.study import StudyConfig
 from flows.sweep.form_values import form_problem, study_of_form

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.pages import lineage_page
-from flows.pages.cards import Cards
 from flows.pages.page import Page
+from flows.pages.record_cards import Cards
 from flows.pages.run_results import study_of
 from flows.pages.site import Site
 from flows.steps.accepted import accept_artifact

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from flows.pages.app import store_pages
 from flows.pages.curves import thinned
-from flows.pages.history import UsageIndex
+from flows.pages.history_drawing import UsageIndex
 from flows.pages.item_scores import Reader
 from flows.pages.run_results import study_of
 from flows.report.cells import Plan

@@ -15,8 +15,8 @@ from flows.lineage.export import export_lineage
 from flows.lineage.sample_trace import trace_sample
 from flows.lineage.trace import trace_lineage
 from flows.lookup.target import LookupTarget
-from flows.pages.cards import Cards
 from flows.pages.lineage_page import page
+from flows.pages.record_cards import Cards
 from flows.steps import worker
 from flows.steps.kind import Kind, Step, StepContext
 from flows.steps.labels import Labels

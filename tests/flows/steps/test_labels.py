@@ -9,7 +9,7 @@ import pytest
 from flows.graph.eta import TimeEstimates
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
-from flows.pages.history import draw
+from flows.pages.history_drawing import draw
 from flows.pages.lineage_page import page
 from flows.run.run_log import opening_line
 from flows.steps.labels import Labels, labels_of, labels_of_step_name, labels_of_user_step

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from flows.pages.item_scores import Reader
-from flows.pages.masks import Masks
+from flows.pages.mask_overlays import Masks
 from flows.pages.pictures import PictureBoxes, Records
 from flows.report.items import guess_rows
 from flows.steps.registry import kind_of
