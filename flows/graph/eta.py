@@ -9,8 +9,8 @@ from typing import Any
 from flows.graph.nodes import GraphNode, StudyGraph
 from flows.steps.kind import Step
 from flows.steps.labels import labels_of
-from flows.steps.lookup import device_seconds
 from flows.steps.registry import kind_of
+from flows.steps.step_lookup import device_seconds
 from infra.progress import Progress
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact

@@ -29,8 +29,8 @@ from flows.report.text_lists import abbreviate_list, counted
 from flows.steps.kind import Step
 from flows.steps.kinds.cast import CAST
 from flows.steps.kinds.predictions import PREDICTIONS
-from flows.steps.lookup import StepLookup, device_seconds, find_cast, look_up
 from flows.steps.registry import full_config, kind_of, libraries_of, step_code
+from flows.steps.step_lookup import StepLookup, device_seconds, find_cast, look_up_step
 from flows.study.processes import describe_processes, launcher_needed
 from flows.study.study import StudyConfig
 from infra.errors import ConfigError, did_you_mean
@@ -423,7 +423,7 @@ class Explanation:
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             reason = f"{self._node_names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return self._judge_new(step, {}, reason)
-        lookup = look_up(self.view, step, inputs, self.accepted)
+        lookup = look_up_step(self.view, step, inputs, self.accepted)
         # Raw files that were only touched have the old contents: what reads them may yet be reused.
         if lookup.artifact is None and (earlier := self._earlier_raw_files(step)):
             why = ("its raw files have changed, or were touched, since then",)

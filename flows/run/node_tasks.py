@@ -139,9 +139,9 @@ class NodeTasks:
         """
         session, node, attempt = self._session, self._nodes[name], task_run.run_count
         # Journal before UI: what a killed process was doing must be on disk, not on a server.
-        began = journal.Node(name=node.name, started=journal.now())
+        began = journal.JournalNode(name=node.name, started=journal.now())
         session.traces.journal.started(node.name, task_run.id)
-        outcome: journal.Outcome
+        outcome: journal.NodeOutcome
         detail, took = "", None
         try:
             outcome = self._work.make(node)

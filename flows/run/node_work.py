@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast
 from prefect.runtime import flow_run, task_run
 
 from flows.graph.nodes import GraphNode, StepJob
-from flows.pages.lineage import page as lineage_page
+from flows.pages.lineage_page import page as lineage_page
 from flows.pages.links import page_key
 from flows.run.job_progress import JobProgress
 from flows.run.limits import NodeHeldError
@@ -18,8 +18,8 @@ from flows.run.repair import repair_inputs
 from flows.run.session import InputFailedError, RunSession, StepFailedError
 from flows.steps import worker
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup
 from flows.steps.registry import kind_of
+from flows.steps.step_lookup import StepLookup
 from flows.steps.workers import AlreadyRunning
 from infra.prefect.page_queue import UIPage
 from infra.store.digest_check import DamagedArtifactError

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from flows.lineage.runs import Outcome, describe_ends
+from flows.lookup.runs import RunOutcome, describe_ends
 from flows.run.retry_policy import GIVEN_UP, NOT_FAILED
 from flows.study.study import StudyConfig
 
@@ -29,7 +29,7 @@ class StudyResult:
     failed: tuple[str, ...]
     made: int
     reused: int
-    outcome: Outcome
+    outcome: RunOutcome
     run: str
     flow_run_id: str
     holds: Mapping[str, str]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from flows.graph.explain import Explanation
 from flows.graph.nodes import GraphNode
-from flows.lineage.runs import ended_run_records
+from flows.lookup.runs import ended_run_records
 from flows.report.text_lists import abbreviate_list, counted
 from infra.errors import ConfigError
 from infra.store.store import Store

@@ -10,7 +10,7 @@ from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.graph.explain import Explanation, explain_study
-from flows.lineage.runs import close_dead_records, stop_run_record
+from flows.lookup.runs import close_dead_records, stop_run_record
 from flows.run.limits import Admission
 from flows.run.node_tasks import NodeTasks
 from flows.run.node_work import NodeWork

@@ -15,7 +15,7 @@ from flows.graph.nodes import GraphNode, StudyGraph
 from flows.run.display import Display
 from flows.run.limits import Admission, NodeHeldError
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup, device_seconds, look_up
+from flows.steps.step_lookup import StepLookup, device_seconds, look_up_step
 from flows.steps.workers import Workers
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue
@@ -157,7 +157,7 @@ class RunSession:
             raise InputFailedError(self.causes.get(missing_inputs[0], missing_inputs[0].name))
         inputs = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
         look_up_in = functools.partial(
-            look_up,
+            look_up_step,
             step=step,
             inputs=inputs,
             accepted=self.accepted,

@@ -19,7 +19,7 @@ from flows.config.keep import describe_disk_use
 from flows.graph.eta import Forecast
 from flows.graph.explain import Explanation
 from flows.graph.nodes import GraphNode
-from flows.lineage.runs import begin_run_record, end_run_record, record_name
+from flows.lookup.runs import begin_run_record, end_run_record, record_name
 from flows.pages.overview import continuing_command
 from flows.pages.rebuild import publish_results
 from flows.report.headline import headline_text

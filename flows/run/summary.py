@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.markdown import Markdown
 
-from flows.lineage.runs import describe_ends
+from flows.lookup.runs import describe_ends
 from flows.report.text_lists import abbreviate_list, counted
 from flows.run.result import StudyResult
 from infra.prefect.server import UI

@@ -20,7 +20,7 @@ from infra.cores import machine_cores
 from infra.processes.module import module_command, python_path
 from infra.processes.signals import is_stopping
 from infra.ray.devices import usable_gpus, worker_environment
-from infra.ray.driver import connect_pair
+from infra.ray.driver import driver_connection
 from infra.ray.errors import RayWorkerLostError
 
 _START_TIMEOUT = 180.0
@@ -164,7 +164,7 @@ class _DriverProcess:
     """The process that talks to Ray, see `infra.ray.driver`; it lives as long as its cluster."""
 
     def __init__(self, connection: dict[str, Any]) -> None:
-        self._link, driver_socket = connect_pair()
+        self._link, driver_socket = driver_connection()
         self._sending = threading.Lock()
         self._streams: dict[int, queue.SimpleQueue[tuple]] = {}
         self._registering = threading.Lock()

@@ -6,14 +6,16 @@ from flows.graph.eta import Forecast, JobClock, TimeEstimates
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.steps.kind import Step
 from flows.steps.kinds.user_step import UserStepSpec
-from flows.steps.labels import labels_of_name, labels_of_user
+from flows.steps.labels import labels_of_step_name, labels_of_user_step
 from infra.progress import Progress
 from tests.flows.graph.estimated import took
 
 
 def transfer(name: str, *reads: GraphNode) -> GraphNode:
     step = Step(
-        kind="checkpoint", labels=labels_of_name(name), inputs={r.name: r.steps[0] for r in reads}
+        kind="checkpoint",
+        labels=labels_of_step_name(name),
+        inputs={r.name: r.steps[0] for r in reads},
     )
     return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=1),))
 
@@ -42,7 +44,7 @@ def test_trainings_of_the_method_come_before_those_of_other_methods():
 def test_steps_of_one_users_class_are_alike_and_those_of_another_are_not():
     def step(name: str, reference: str) -> Step:
         spec = UserStepSpec(step=reference, settings={})
-        return Step(kind="user_files", labels=labels_of_user(reference, name), config=spec)
+        return Step(kind="user_files", labels=labels_of_user_step(reference, name), config=spec)
 
     expected = TimeEstimates()
     expected.learn(took(4.0), step("dedup web", "lab:Dedup"))

@@ -14,7 +14,7 @@ from flows.graph.graph import graph_of
 from flows.graph.nodes import GraphNode, StepJob
 from flows.run.limits import Admission, NodeHeldError, SweepLimits
 from flows.steps.kind import Step
-from flows.steps.labels import labels_of_name
+from flows.steps.labels import labels_of_step_name
 from flows.steps.worker import StepOutcome
 from flows.study.load import load
 from infra.store.manifest import Recipe
@@ -23,7 +23,7 @@ from tests.flows.graph.estimated import took
 
 
 def cell(name: str) -> GraphNode:
-    step = Step(kind="files", labels=labels_of_name(name))
+    step = Step(kind="files", labels=labels_of_step_name(name))
     return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=1),))
 
 

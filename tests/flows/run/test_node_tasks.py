@@ -30,13 +30,13 @@ class Outcome:
         """Returns the rows of the run, by name, once each of its nodes has one."""
         from prefect.client.orchestration import get_client
 
-        from infra.prefect.rows import flush, rows_of
+        from infra.prefect.rows import flush, task_runs_of
 
         flush()
         deadline = time.monotonic() + 60
         while True:
             with get_client(sync_client=True) as client:
-                rows = list(rows_of(client, self.run))
+                rows = list(task_runs_of(client, self.run))
             if all(row.state is not None and row.state.is_final() for row in rows) and rows:
                 return {row.name: row for row in rows}
             assert time.monotonic() < deadline, rows
@@ -82,7 +82,7 @@ def run(served_store: Path, tmp_path: Path) -> Callable[..., Outcome]:
             with PageQueue(run_id) as pages:
                 session = session_of(tmp_path, nodes, run_id=run_id, pages=pages, **state)
                 NodeTasks(session, Work(make)).run(on_workers=4, in_process=4)
-            record = journal.read(session.traces.journal.path)
+            record = journal.read_journal(session.traces.journal.path)
             assert record is not None
             outcomes.append(Outcome(session, record, uuid.UUID(run_id)))
 

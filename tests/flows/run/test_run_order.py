@@ -6,14 +6,14 @@ from flows.graph.eta import TimeEstimates
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.run.run_order import RunOrder
 from flows.steps.kind import Step
-from flows.steps.labels import labels_of_name
+from flows.steps.labels import labels_of_step_name
 from tests.flows.graph.estimated import took
 
 
 def node(name: str, *reads: GraphNode, cpus: int = 1) -> GraphNode:
     """Returns a node of one step, which reads the steps of others."""
     inputs = {read.name: read.steps[0] for read in reads}
-    step = Step(kind="files", labels=labels_of_name(name), inputs=inputs)
+    step = Step(kind="files", labels=labels_of_step_name(name), inputs=inputs)
     return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=cpus),))
 
 

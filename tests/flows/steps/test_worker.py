@@ -19,8 +19,8 @@ import pytest
 from flows.steps import registry, worker
 from flows.steps.kind import StepContext
 from flows.steps.kinds.files import FilesSpec, check_input_files
-from flows.steps.lookup import device_seconds
 from flows.steps.registry import KINDS, code_digest
+from flows.steps.step_lookup import device_seconds
 from flows.steps.workers import AlreadyRunning, LocalWorkers
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
