@@ -44,7 +44,7 @@ class DownloadError(RuntimeError):
     """A file could not be fetched, or its digest is not the expected one."""
 
 
-class RefusedError(DownloadError):
+class DownloadRefusedError(DownloadError):
     """A server refused a request, and would refuse it again.
 
     Attributes:
@@ -153,7 +153,7 @@ def _download_with_retries(
                 if error.code == 416:  # The file has no such range: the partial one is not of it.
                     _delete_partial(partial)
                 elif error.code < 500 and error.code not in (408, 429):
-                    raise RefusedError(
+                    raise DownloadRefusedError(
                         f"{address} cannot be fetched: {problem}.", error.code, error.headers
                     ) from None
                 retry_after = _retry_after(error.headers)

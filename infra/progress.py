@@ -45,7 +45,7 @@ _TERMINAL_S, _FILE_S = 0.5, 30.0
 
 
 @contextlib.contextmanager
-def progress_line() -> Iterator[Callable[[str], None]]:
+def progress_display() -> Iterator[Callable[[str], None]]:
     """Yields a function that shows how far work has come; it may be called often.
 
     It writes to standard error: on a terminal always the same line, which is gone at the end, and

@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no tim
     from flows.graph.graph import Phase
     from flows.study.study import StudyConfig
     from infra.store.store import Store
-    from parcel.cell_items import CellItems, Show
-    from parcel.table import Table
+    from parcel.cell_items import CellFilter, CellItems
+    from parcel.results_table import ResultsTable
     from parcel.training_curves import TrainingCurves
 
 __all__ = ["curves", "items", "load", "results", "run", "sweep", "trace"]
@@ -74,7 +74,7 @@ def run(
     failed: bool = False,
     store: str | None = None,
     **overrides: Any,
-) -> "Table | None":
+) -> "ResultsTable | None":
     """Runs a study, with progress below the call; returns its table, as `parcel run` prints it.
 
     The run has a process of its own. It ends in order, as at Ctrl-C, if the call is interrupted or
@@ -100,7 +100,7 @@ def run(
       ConfigError: as `load`; or if changed code would repeat more than `compute.rebuild_limit`.
       RuntimeError: if a step failed.
     """
-    from flows.lineage.open_store import open_store
+    from flows.lookup.open_store import open_store
     from flows.machine.start import keep_server, start_study
     from flows.run.request import RunRequest
     from infra.errors import ConfigError
@@ -135,7 +135,7 @@ def sweep(
     approve: bool = False,
     store: str | None = None,
     **add: Any,
-) -> "Table":
+) -> "ResultsTable":
     """Adds seeds, methods, benchmarks or budgets to a study, and runs only what is missing.
 
         parcel.sweep("small", seeds=5, methods=["vanilla", "parcel"])
@@ -159,7 +159,7 @@ def sweep(
       ConfigError: naming the field, the value and what is accepted.
       RuntimeError: if a step failed.
     """
-    from flows.lineage.open_store import open_store
+    from flows.lookup.open_store import open_store
     from flows.machine.start import keep_server, start_sweep
     from flows.run.limits import SweepLimits
     from flows.sweep.form_values import check_values, sweep_of_form
@@ -188,7 +188,7 @@ def sweep(
     return results(sweep_run.config.name, store=store)
 
 
-def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Table":
+def results(run: str, *, mixed: bool = False, store: str | None = None) -> "ResultsTable":
     """Returns the results table of a run, as `parcel results` prints it.
 
         parcel.results("small").to_pandas().groupby(["benchmark", "method", "budget"]).score.mean()
@@ -201,9 +201,9 @@ def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Tabl
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
     """
-    from parcel.table import Table
+    from parcel.results_table import ResultsTable
 
-    return Table(_store_of(run, store), run, mixed=mixed)
+    return ResultsTable(_store_of(run, store), run, mixed=mixed)
 
 
 def curves(run: str, *, store: str | None = None) -> "TrainingCurves":
@@ -225,7 +225,7 @@ def curves(run: str, *, store: str | None = None) -> "TrainingCurves":
 
 
 def items(
-    cell: str, *, show: "Show" = "all", find: str = "", store: str | None = None
+    cell: str, *, show: "CellFilter" = "all", find: str = "", store: str | None = None
 ) -> "CellItems":
     """Returns the items of a cell: pictures, questions, and what each seed answered.
 
@@ -260,16 +260,16 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
     Raises:
       ConfigError: if nothing has that name.
     """
-    from flows.lineage.target import find_lineage_target
     from flows.lineage.trace import trace_lineage as lines_of
+    from flows.lookup.target import find_target
 
     opened = _store_of(name, store)
-    return "\n".join(lines_of(opened, find_lineage_target(opened, name), samples=samples))
+    return "\n".join(lines_of(opened, find_target(opened, name), samples=samples))
 
 
 def _describe_failure(name: str, store: "Store") -> str:
     """Returns how the newest run of a study ended, with the first step that failed, in one line."""
-    from flows.lineage.runs import describe_ends, ended_run_records, runs_named
+    from flows.lookup.runs import describe_ends, ended_run_records, runs_named
 
     runs = runs_named(ended_run_records(store).values(), name)
     ends = describe_ends(runs[0]["failed"], runs[0].get("holes", ())) if runs else ""
@@ -287,7 +287,7 @@ def _words(overrides: Mapping[str, Any]) -> list[str]:
 
 def _store_of(run: str, store: str | None) -> "Store":
     """Returns the opened store; a line says where a run's name, or a cell's, hides a larger run."""
-    from flows.lineage.open_store import open_existing_store
+    from flows.lookup.open_store import open_existing_store
     from parcel.studies import mention_larger_run
 
     opened = open_existing_store(_uri(store))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal, get_args, overload
 
 from PIL import Image
 
-from flows.lineage.runs import results_artifact
-from flows.lineage.target import find_lineage_target
-from flows.pages.cards import Card, Cards
-from flows.pages.items import Item
+from flows.lookup.runs import results_artifact
+from flows.lookup.target import find_target
+from flows.pages.item_scores import ScoredItem
+from flows.pages.record_cards import Card, Cards
+from flows.pages.run_results import Column
 from flows.pages.sample_table import card_rows, paint_boxes
-from flows.pages.study import Column
 from flows.report.cells import CellKey
 from flows.report.items_table import ScoreArtifacts
 from flows.steps.registry import typed_config
@@ -23,7 +23,7 @@ from parcel.optional import import_pandas
 if TYPE_CHECKING:
     import pandas
 
-Show = Literal["all", "right", "wrong"]
+CellFilter = Literal["all", "right", "wrong"]
 
 _SHOWN = 8
 """Number of items in a notebook's view of a list."""
@@ -44,7 +44,7 @@ class CellItem:
       scores: seed -> score [0-1].
     """
 
-    def __init__(self, cards: Cards, data: str, column: Column, item: Item) -> None:
+    def __init__(self, cards: Cards, data: str, column: Column, item: ScoredItem) -> None:
         # A card holds the texts escaped, for a page; here they are as the model read and wrote
         # them.
         rows = dict(cards.answers.rows(column, item.id))
@@ -97,10 +97,14 @@ class CellItems(Sequence[CellItem]):
       ConfigError: if there is no such cell, listing those that exist; or `show` is none of these.
     """
 
-    def __init__(self, store: Store, cell: str, *, show: Show = "all", find: str = "") -> None:
-        if show not in get_args(Show):
-            raise ConfigError(f"show must be one of {', '.join(get_args(Show))}, got {show!r}.")
-        target = find_lineage_target(store, cell)
+    def __init__(
+        self, store: Store, cell: str, *, show: CellFilter = "all", find: str = ""
+    ) -> None:
+        if show not in get_args(CellFilter):
+            raise ConfigError(
+                f"show must be one of {', '.join(get_args(CellFilter))}, got {show!r}."
+            )
+        target = find_target(store, cell)
         if not target.seeds:
             raise ConfigError(f"a cell must be RUN/BENCHMARK/METHOD/BUDGET[/SEED], got {cell!r}.")
         run, benchmark, method, budget, *_ = cell.split("/")
@@ -114,7 +118,9 @@ class CellItems(Sequence[CellItem]):
         self._data = target.artifacts[0].manifest.inputs["data"].key
         self._cards = Cards(store)
         try:
-            self._items: Sequence[Item] = self._cards.answers.items([self._column], show, find)
+            self._items: Sequence[ScoredItem] = self._cards.answers.items(
+                [self._column], show, find
+            )
         except KeyError as error:  # A cell of an earlier version.
             raise ConfigError(str(error.args[0])) from None
 
@@ -131,7 +137,7 @@ class CellItems(Sequence[CellItem]):
             return [self._read(item) for item in self._items[index]]
         return self._read(self._items[index])
 
-    def _read(self, item: Item) -> CellItem:
+    def _read(self, item: ScoredItem) -> CellItem:
         return CellItem(self._cards, self._data, self._column, item)
 
     def to_pandas(self) -> "pandas.DataFrame":

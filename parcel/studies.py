@@ -29,7 +29,7 @@ def load_named_study(path: str | None, overrides: Sequence[str], store: str) -> 
     # "small.yaml" is a file; "small", which has no suffix, is the name of a study that ran.
     if path is None or Path(path).suffix:
         return load(path, overrides)
-    from flows.lineage.open_store import open_store
+    from flows.lookup.open_store import open_store
     from flows.sweep.form_values import study_values
     from infra.errors import ConfigError
 
@@ -54,7 +54,7 @@ def mention_larger_run(store: Any, name: str, *, with_table: bool = True) -> Non
       name: a study's name, or that of a cell of it.
       with_table: whether only runs with a table count.
     """
-    from flows.lineage.runs import describe_larger_run, ended_run_records
+    from flows.lookup.runs import describe_larger_run, ended_run_records
 
     records = [r for r in ended_run_records(store).values() if r["results"] or not with_table]
     if line := describe_larger_run(records, name.partition("/")[0]):
@@ -73,7 +73,7 @@ def start_in_store(
       *words: further arguments.
       **options: options.
     """
-    from flows.lineage.open_store import open_store
+    from flows.lookup.open_store import open_store
     from flows.machine.start import run_in_terminal
     from infra.store.variables import leave_out_variables
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from flows.pages.compare import trainings_by_sort
+from flows.pages.compare_page import trainings_by_sort
 from flows.pages.curves import logged_curves
-from flows.pages.study import study_of
+from flows.pages.run_results import study_of
 from infra.store.store import Store
 from parcel.optional import import_pandas
 

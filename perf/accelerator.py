@@ -54,10 +54,10 @@ from model.train.config import TrainConfig
 from model.train.step import Rates, State, StepPrograms, abstract_state, make_state
 from perf.batches import prompts, train_batch
 from perf.programs import PromptProgram, exact_slots, prefill_program
-from perf.timing import Timing, table, take_turns
+from perf.timing import Timing, aligned_table, time_in_turns
 
-SIZES = {"3b": presets.paligemma2_3b, "small": presets.small, "tiny": presets.tiny}
-PARTS = ("stage", "train", "prefill", "token")
+MODEL_SIZES = {"3b": presets.paligemma2_3b, "small": presets.small, "tiny": presets.tiny}
+MEASURED_PARTS = ("stage", "train", "prefill", "token")
 
 Row = dict[str, Any]
 
@@ -71,7 +71,7 @@ _FRAMES = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
+class MeasurementRequest:
     """What is to be measured.
 
     Attributes:
@@ -104,7 +104,7 @@ class Request:
         return tuple(sorted({self.at[0], self.at[len(self.at) // 3], self.at[-1]}))
 
 
-def measure_train(request: Request) -> Iterator[Row]:
+def measure_train(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per batch, remat and budget: time, MFU and memory of an update."""
     mesh = make_mesh()
     models = [dataclasses.replace(request.model, remat=remat) for remat in request.remats]
@@ -145,13 +145,13 @@ def measure_train(request: Request) -> Iterator[Row]:
                     state, metrics = step(state, batch, budget, _RATES)
                     return metrics.loss
 
-                timing = take_turns({"": update}, request.rounds)[""]
+                timing = time_in_turns({"": update}, request.rounds)[""]
                 prompt = Modality(name="prompt", num_images=1, text_tokens=request.text_len)
                 flops = update_flops(model, budget, prompt, train.batch_size)
                 yield row | _figures(timing, flops, train.batch_size) | _peak()
 
 
-def measure_prefill(request: Request) -> Iterator[Row]:
+def measure_prefill(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per number of prompts and budget, and per budget of video clips."""
     cfg = request.model
     params = _params(cfg, _dtype(cfg))
@@ -175,13 +175,13 @@ def measure_prefill(request: Request) -> Iterator[Row]:
                 yield row | {"left_out": reason}
                 continue
             run = functools.partial(program, params, prompt, exact_slots(cfg, budget))
-            timing = take_turns({"": run}, request.rounds)[""]
+            timing = time_in_turns({"": run}, request.rounds)[""]
             modality = Modality(name=what, num_images=images, text_tokens=request.text_len)
             flops = rows * prefill_flops(cfg, budget, modality).total
             yield row | _figures(timing, flops, rows) | _peak()
 
 
-def measure_token(request: Request) -> Iterator[Row]:
+def measure_token(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per budget: time of one more token of the most prompts at a time."""
     cfg, rows = request.model, max(request.rows)
     params = _params(cfg, _dtype(cfg))
@@ -204,13 +204,13 @@ def measure_token(request: Request) -> Iterator[Row]:
             )
             for count in (1, request.num_tokens)
         }
-        first, last = take_turns(runs, request.rounds).values()
+        first, last = time_in_turns(runs, request.rounds).values()
         seconds = max(last.wall - first.wall, 0.0) / (request.num_tokens - 1)
         timing = Timing(wall=seconds, cpu=0.0, noise=last.noise)
         yield row | _figures(timing, None, rows) | _peak()
 
 
-def train_stage(request: Request, folder: Path) -> Iterator[Row]:
+def train_stage(request: MeasurementRequest, folder: Path) -> Iterator[Row]:
     """Trains `_STAGE_UPDATES` updates, from the last state saved in `folder` if there is one.
 
     Yields {"saved": updates} once a state is saved, and {"from", "digest", "seconds"} at the end.
@@ -358,7 +358,7 @@ def tables(report: Row) -> str:
     return "\n".join(lines)
 
 
-def _recipe(request: Request, batch_size: int) -> TrainConfig:
+def _recipe(request: MeasurementRequest, batch_size: int) -> TrainConfig:
     return TrainConfig(
         batch_size=batch_size,
         text_len=request.text_len,
@@ -396,7 +396,7 @@ def _memory(program: jax.stages.Compiled) -> Row:
     return {"compiled_gib": round(memory.peak_memory_in_bytes / _GIB, 3)} if memory else {}
 
 
-def _why_left_out(request: Request, row: Row) -> str:
+def _why_left_out(request: MeasurementRequest, row: Row) -> str:
     """Returns why a compiled program is not run; "" if it is."""
     if row.get("compiled_gib", 0) > _device_gib():
         return "does not fit"
@@ -432,10 +432,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--size", choices=sorted(SIZES), default="3b")
+    parser.add_argument("--size", choices=sorted(MODEL_SIZES), default="3b")
     parser.add_argument("--connector", default="parcel")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=MEASURED_PARTS, default=MEASURED_PARTS)
     parser.add_argument("--budgets", type=int, nargs="+", help="default: that of each bucket")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 128], help="of an update")
     parser.add_argument("--remats", nargs="+", default=["full", "minimal"])
@@ -448,17 +448,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="file to write all figures to")
     parser.add_argument("--tables", type=Path, help="prints the figures of such a file as tables")
     # What the command passes to its own processes.
-    parser.add_argument("--only", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=MEASURED_PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     return parser
 
 
-def _request(args: argparse.Namespace) -> Request:
+def _request(args: argparse.Namespace) -> MeasurementRequest:
     connector = ConnectorConfig(kind=args.connector)
-    model = dataclasses.replace(SIZES[args.size](connector), dtype=args.dtype)
+    model = dataclasses.replace(MODEL_SIZES[args.size](connector), dtype=args.dtype)
     buckets = [bucket.size for bucket in budgets.buckets(model)]
-    return Request(
+    return MeasurementRequest(
         model=model,
         at=tuple(sorted(args.budgets or buckets)),
         batches=tuple(args.batches),
@@ -514,7 +514,11 @@ def main(words: Sequence[str] | None = None) -> None:
             print(" ".join(f"{k}={v}" for k, v in row.items()), flush=True)
             if args.json:  # Written anew at each row, in case the time here is cut short.
                 args.json.write_text(json.dumps(report, indent=1))
-    print(table(["device", "size", "rows"], [[report["device"], args.size, len(report["rows"])]]))
+    print(
+        aligned_table(
+            ["device", "size", "rows"], [[report["device"], args.size, len(report["rows"])]]
+        )
+    )
 
 
 if __name__ == "__main__":

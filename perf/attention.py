@@ -36,7 +36,7 @@ IMPLEMENTATIONS = (
 )
 """Names of implementations; `jax.nn.dot_product_attention` has no soft-cap."""
 
-SHAPES = {
+ATTENTION_SHAPES = {
     "8 clips of 16 x 256 tokens, forward": (8, 16 * 256 + 128, False),
     "64 rows of 384, forward": (64, 384, False),
     "64 rows of 384, forward and backward": (64, 384, True),
@@ -106,7 +106,7 @@ def attention_programs() -> list[tuple[str, AttentionKernel]]:
             ),
         )
         for (case, (rows, length, backward)), implementation in itertools.product(
-            SHAPES.items(), IMPLEMENTATIONS
+            ATTENTION_SHAPES.items(), IMPLEMENTATIONS
         )
     ]
 

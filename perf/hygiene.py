@@ -24,7 +24,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 from scipy import stats
 
-from perf.timing import table
+from perf.timing import aligned_table
 from pipelines.hygiene.fingerprint import fingerprint
 from pipelines.hygiene.index import MIN_LIKENESS, PictureIndex, SimilarPicture
 from pipelines.images.square import ImageSpec, decode_image, encode_image, square_image
@@ -258,7 +258,7 @@ def main(words: Sequence[str] | None = None) -> None:
         first += len(kind)
     names = [folder.name for folder in kinds]
     rows = [[name, *(rate(found[name], n) for found, n in hits.values())] for name in CHANGES]
-    print(table([f"recall at {MIN_LIKENESS}", *names], rows), end="\n\n")
+    print(aligned_table([f"recall at {MIN_LIKENESS}", *names], rows), end="\n\n")
     # How many pictures are taken for another: for one of the same set, then with half the sources
     # searched for in the other half, since pictures of one source may truly be alike.
     rows, started = [], time.process_time()
@@ -273,7 +273,7 @@ def main(words: Sequence[str] | None = None) -> None:
         rows.append(row)
         if options.pairs:
             write_pairs(options.pairs, name.replace(" ", "-"), pictures, alarms)
-    print(table(["taken for another", *names], rows), end="\n\n")
+    print(aligned_table(["taken for another", *names], rows), end="\n\n")
     took = (time.process_time() - started) / max(1, len(pictures))
     print(f"{len(pictures)} pictures: {read * 1e3:.1f} ms to read each, {took * 1e3:.1f} to search")
 

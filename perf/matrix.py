@@ -23,12 +23,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flows.plan.study_programs import HOST_STEPS, programs_of
+from flows.plan.study_programs import HOST_STEPS, study_programs
 from flows.report.markdown import markdown_table
 from flows.study.load import load
 from infra.chips.topology import GIB, Topology
 from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import DeviceProgram
 from perf.accelerator import chip_programs
 from perf.attention import AttentionKernel, attention_programs
@@ -89,7 +89,7 @@ class Row:
     settings: tuple[str, ...] = ()
     names: tuple[str, ...]
     topology: str
-    outcome: Outcome | None = None
+    outcome: CompilationOutcome | None = None
     error: str = ""
 
     @property
@@ -148,7 +148,7 @@ class Row:
         return [*head, memory, fits, sent, time, took]
 
 
-def rows_of(
+def matrix_rows(
     config: str, topology: Topology, only: re.Pattern[str], overrides: Sequence[str] = ()
 ) -> Iterator[tuple[Row, MatrixProgram]]:
     """Yields a row without outcome for each program of which a name matches, and the program."""
@@ -161,7 +161,7 @@ def rows_of(
                 yield Row(study=config, names=(name,), topology=one), program
         return
     study = load(config, overrides=[*overrides, f"compute.topology={topology}"])
-    for each in programs_of(study, topology):
+    for each in study_programs(study, topology):
         if any(only.search(name) for name in each.names):
             row = Row(
                 study=study.name,
@@ -178,10 +178,10 @@ def in_turns(
     only: re.Pattern[str],
     overrides: Sequence[str] = (),
 ) -> Iterator[tuple[Row, MatrixProgram]]:
-    """Yields rows as `rows_of`: chips, studies and kinds of program take turns."""
+    """Yields rows as `matrix_rows`: chips, studies and kinds of program take turns."""
     groups: dict[tuple[str, str, str], list[tuple[Row, MatrixProgram]]] = {}
     for config, name in itertools.product(configs, topologies):
-        for row, program in rows_of(config, Topology.parse(name), only, overrides):
+        for row, program in matrix_rows(config, Topology.parse(name), only, overrides):
             groups.setdefault((row.kind, config, name), []).append((row, program))
     for turn in itertools.zip_longest(*groups.values()):
         yield from (each for each in turn if each is not None)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.pages.page import Page, address
 from flows.pages.site import Site
 from flows.report.build import build_report

@@ -45,7 +45,7 @@ from pipelines.prepare.run import make_dataset
 from pipelines.prepare.shards import join_shard, write_piece
 from pipelines.video.client import VideoChild
 
-PROGRAMS = ("graph", "pool")
+PREPARE_PROGRAMS = ("graph", "pool")
 _SIZE = (640, 480)
 _QUALITY = 90
 _PER_ARCHIVE = 500
@@ -54,7 +54,7 @@ _SAMPLE_EVERY = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cost:
+class RunCost:
     """Cost of one run of a program.
 
     Attributes:
@@ -157,7 +157,7 @@ def _join_shard(shard: int, num_pieces: int, parts: frozenset[str]) -> None:
     join_shard(_worker[0], shard, num_pieces, parts)
 
 
-def run_counted(program: str, config: PrepareConfig, source: str, data_root: Path) -> Cost:
+def run_counted(program: str, config: PrepareConfig, source: str, data_root: Path) -> RunCost:
     """Runs a program in a fresh process with an empty work folder, and returns its cost.
 
     Raises:
@@ -190,7 +190,7 @@ def run_counted(program: str, config: PrepareConfig, source: str, data_root: Pat
     if process.returncode:
         raise RuntimeError(f"{program} ended with code {process.returncode}")
     cpu = usage.ru_utime + usage.ru_stime
-    return Cost(wall=wall, cpu=cpu, memory=peak[0], digest=digest)
+    return RunCost(wall=wall, cpu=cpu, memory=peak[0], digest=digest)
 
 
 def _proportional_set(pid: int) -> int:
@@ -208,7 +208,7 @@ def _proportional_set(pid: int) -> int:
     return total
 
 
-def measure(
+def measure_prepare(
     sizes: Sequence[int],
     layout: str,
     rounds: int,
@@ -221,16 +221,16 @@ def measure(
     Raises:
       RuntimeError: if the programs give different bytes.
     """
-    from perf.timing import table  # Imports JAX, which would count as the programs' own.
+    from perf.timing import aligned_table  # Imports JAX, which would count as the programs' own.
 
     rows = []
     for num_pictures in sizes:
         data_root = folder / f"{layout}-{num_pictures}"
         if not data_root.exists():
             draw_corpus(data_root, num_pictures, layout, picture)
-        costs: dict[str, list[Cost]] = {program: [] for program in PROGRAMS}
+        costs: dict[str, list[RunCost]] = {program: [] for program in PREPARE_PROGRAMS}
         for _ in range(rounds):
-            for program in PROGRAMS:
+            for program in PREPARE_PROGRAMS:
                 cost = run_counted(program, config, "web", data_root)
                 costs[program].append(cost)
                 yield (
@@ -239,18 +239,18 @@ def measure(
                 )
         if len({cost.digest for runs in costs.values() for cost in runs}) != 1:
             raise RuntimeError(f"{num_pictures} pictures gave different bytes in different runs")
-        graph, pool = (_summary(costs[program]) for program in PROGRAMS)
+        graph, pool = (_summary(costs[program]) for program in PREPARE_PROGRAMS)
         figures = [f"{graph.wall:.1f}", f"{pool.wall:.1f}", f"{pool.wall / graph.wall:.2f}"]
         figures += [f"{graph.cpu:.1f}", f"{pool.cpu:.1f}", f"{pool.cpu / graph.cpu:.2f}"]
         figures += [f"{cost.memory / 2**20:.0f}" for cost in (graph, pool)]
         rows.append([num_pictures, *figures, f"{graph.memory / pool.memory:.2f}"])
     header = ["pictures", "wall [s]", "pool's", "pace"]
     header += ["processor [s]", "pool's", "pace", "memory [MiB]", "pool's", "ratio"]
-    yield table(header, rows)
+    yield aligned_table(header, rows)
 
 
-def _summary(costs: Sequence[Cost]) -> Cost:
-    return Cost(
+def _summary(costs: Sequence[RunCost]) -> RunCost:
+    return RunCost(
         wall=min(cost.wall for cost in costs),
         cpu=statistics.median(cost.cpu for cost in costs),
         memory=round(statistics.median(cost.memory for cost in costs)),
@@ -283,7 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = PrepareConfig(num_workers=options.workers)
     with tempfile.TemporaryDirectory(prefix="parcel-") as temporary:
         folder = options.folder or Path(temporary)
-        for line in measure(options.pictures, options.layout, options.rounds, config, folder):
+        for line in measure_prepare(
+            options.pictures, options.layout, options.rounds, config, folder
+        ):
             print(line, flush=True)
 
 

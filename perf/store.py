@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perf.timing import table
+from perf.timing import aligned_table
 from tests.gcs.server import GCS
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
@@ -69,7 +69,7 @@ def place(kind: str, folder: Path) -> Iterator[tuple[Mapping[str, str], GCS | No
         yield own | gcs.environment | there, gcs
 
 
-def measure(
+def measure_stores(
     config: list[str], kinds: list[str], rounds: int, again: int, folder: Path
 ) -> Iterator[str]:
     """Yields a line per run, then the table of medians.
@@ -113,7 +113,7 @@ def measure(
         ]
         rows.append([f"{kind} {what}", f"{wall:.1f}", f"{cpu:.1f}", *(f"{r:.3f}" for r in ratios)])
     header = ["store", "wall [s]", "processor [s]", "wall / disk", "processor / disk"]
-    yield table(header, rows)
+    yield aligned_table(header, rows)
 
 
 def run_counted(command: Sequence[str], env: Mapping[str, str], log: Path, folder: Path) -> Usage:
@@ -182,7 +182,7 @@ def main() -> None:
     config = [str(Path(word).resolve()) if Path(word).exists() else word for word in asked.config]
     kinds = [*asked.places, *([str(Path(asked.against).resolve())] if asked.against else [])]
     with tempfile.TemporaryDirectory() as folder:
-        for line in measure(config, kinds, asked.rounds, asked.again, Path(folder)):
+        for line in measure_stores(config, kinds, asked.rounds, asked.again, Path(folder)):
             print(line, flush=True)
 
 

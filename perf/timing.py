@@ -23,7 +23,7 @@ class Timing:
     noise: float
 
 
-def take_turns(programs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
+def time_in_turns(programs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
     """Returns the times of each program, run once a round, in turns that alternate in order.
 
     Args:
@@ -51,7 +51,7 @@ def _timing(runs: Sequence[tuple[float, float]]) -> Timing:
     return Timing(wall=middle, cpu=statistics.median(cpus), noise=spread / middle)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def aligned_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Returns rows as aligned text, the first column to the left."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]

@@ -21,7 +21,7 @@ from model.chips.programs import TrainProgram
 from model.connector.budgets import check_budget
 from model.connector.config import ConnectorConfig
 from model.train.config import TrainConfig
-from perf.timing import table
+from perf.timing import aligned_table
 
 _HEAD = [
     "topology",
@@ -85,7 +85,7 @@ def main() -> None:
     row += [f"{seconds:.3f}" for seconds in (computes, interconnect, step)]
     row += [f"{args.batch / step:.0f}"]
     row += [f"{flops / step / topology.num_chips / topology.chip.peak_flops:.1%}", f"{took:.0f}"]
-    print(table(_HEAD, [row]))
+    print(aligned_table(_HEAD, [row]))
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
     store = tmp_path_factory.mktemp("served") / "store"
     with pytest.MonkeyPatch.context() as patch:
         _forget_server(patch, store)
-        sidecar = Sidecar(function="flows.pages.app:pages_of", argument=str(store))
+        sidecar = Sidecar(function="flows.pages.app:store_pages", argument=str(store))
         server = server_of(store, auth="me:secret", sidecar=sidecar)
         note = server.__enter__()
     yield store, note.api

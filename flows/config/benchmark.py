@@ -155,7 +155,7 @@ def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
     return OwnSource(reader=reader, name=name, prompt=prompt)
 
 
-def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
+def eval_rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
     """Returns a benchmark's rows of the results."""
     #   one split scored        chartqa
     #   several                 refcoco:refcocog_val, …

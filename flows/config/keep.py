@@ -7,6 +7,7 @@ from typing import Literal
 from rich.filesize import decimal
 
 from flows.steps.kind import Step
+from flows.steps.kinds.cast import CAST
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.registry import kind_of
 from infra.store.manifest import kind_of_key
@@ -36,7 +37,7 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     """Returns the keys of a finished run's checkpoints whose files need not be kept."""
     # A transfer has its predictions before it has its cast. Casts, which predictions may read, too,
     # are never pruned.
-    last_readers = {"predictions": "predictions", "bfloat16": "cast"}
+    last_readers = {"predictions": "predictions", "bfloat16": CAST.name}
     if keep.transfers not in last_readers:
         return set()
     reader = last_readers[keep.transfers]
@@ -44,7 +45,7 @@ def prunable_checkpoints(keep: KeepConfig, artifacts: Iterable[Artifact]) -> set
     keys = {m.inputs["checkpoint"].key for m in manifests if m.kind == reader}
     # A stage that is scored zero-shot stays: it is no transfer, and more may begin from it.
     stages = {m.key for m in manifests if m.kind == "checkpoint" and not _is_transfer(m.name)}
-    return {key for key in keys - stages if kind_of_key(key) != "cast"}
+    return {key for key in keys - stages if kind_of_key(key) != CAST.name}
 
 
 def _is_transfer(name: str) -> bool:
@@ -103,7 +104,7 @@ def describe_future_disk_use(
         artifact = artifacts.get(step)
         if step in pruned:
             continue
-        trained = step.inputs["checkpoint"] if step.kind == "cast" else step
+        trained = step.inputs["checkpoint"] if step.kind == CAST.name else step
         if artifact is not None:
             size = sum(file.size for file in artifact.manifest.files.values())
         elif isinstance(trained.config, FitSpec):

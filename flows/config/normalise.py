@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from flows.config.backbone import AS_STUDY
 from flows.config.benchmark import recipe_of, trained_on, user_benchmark
-from flows.config.families import (
+from flows.config.model_families import (
     backbone_values,
     check_backbone_name,
     part_values,
@@ -191,7 +191,7 @@ _ByMethod = TypeVar("_ByMethod", ResolutionValues, BackboneValues)
 _Owner = TypeVar("_Owner", SourceValues, TransferValues, ResolutionValues)
 
 
-def parse(values: Mapping[str, Any]) -> StudyValues:
+def parse_study_values(values: Mapping[str, Any]) -> StudyValues:
     """Returns a study's plain values with their types; they are copied, not modified.
 
     Raises:

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from flows.config.benchmark import (
     TransferConfig,
+    eval_rows_of,
     eval_window_of,
-    rows_of,
     source_of,
     train_data,
     trained_on,
@@ -87,7 +87,7 @@ def datasets_of(
                 licence=licence_of(reader, path, stated),
                 licences=view.licences,
             )
-        for row in rows_of(name, transfer):
+        for row in eval_rows_of(name, transfer):
             prepare = _prepare_of(view, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit
             reader = source_of(name, transfer)

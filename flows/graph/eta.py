@@ -10,8 +10,10 @@ from flows.graph.nodes import GraphNode, StudyGraph
 from flows.steps.kind import Step
 from flows.steps.labels import labels_of
 from flows.steps.registry import kind_of
+from flows.steps.step_lookup import device_seconds
 from infra.progress import Progress
 from infra.store.manifest import Manifest
+from infra.store.store import Artifact
 
 _RECENT = 20
 """Number of the latest nodes from whose rate the time left is estimated."""
@@ -51,13 +53,11 @@ class TimeEstimates:
     def __init__(self) -> None:
         self._times, self._costs = _Rates(), _Rates()
 
-    def learn(self, step: Step | Manifest, seconds: float) -> None:
-        """Records the time that a step took [s]."""
-        self._times.learn(step, seconds)
-
-    def learn_cost(self, step: Step | Manifest, device_seconds: float) -> None:
-        """Records the cost of a step [device-seconds]."""
-        self._costs.learn(step, device_seconds)
+    def learn(self, artifact: Artifact, step: Step | None = None) -> None:
+        """Records what an artifact took, as that of a step; None takes what its manifest says."""
+        made = step or artifact.manifest
+        self._times.learn(made, artifact.manifest.seconds)
+        self._costs.learn(made, device_seconds(artifact))
 
     def seconds(self, step: Step) -> float | None:
         """Returns the estimated time of a step [s]; None where no step of its kind was seen."""

@@ -29,8 +29,8 @@ from flows.report.text_lists import abbreviate_list, counted
 from flows.steps.kind import Step
 from flows.steps.kinds.cast import CAST
 from flows.steps.kinds.predictions import PREDICTIONS
-from flows.steps.lookup import StepLookup, device_seconds, find_cast, look_up
 from flows.steps.registry import full_config, kind_of, libraries_of, step_code
+from flows.steps.step_lookup import StepLookup, device_seconds, find_cast, look_up_step
 from flows.study.processes import describe_processes, launcher_needed
 from flows.study.study import StudyConfig
 from infra.errors import ConfigError, did_you_mean
@@ -101,7 +101,6 @@ class Explanation:
         self.graph, self.store = graph, store
         self.steps: dict[Step, Verdict] = {}
         self.view = view or store.snapshot()
-        self._owner = {step: node for node in graph.nodes for step in node.steps}
         self.accepted: set[Step] = set()
         self._pruned_steps: list[Step] = []
         self._nearest_by_kind: dict[str, NearestArtifacts] = {}
@@ -167,7 +166,7 @@ class Explanation:
         redone = [
             step
             for step in (*self.stale(but=rebuild), *self._with_other_values(but=rebuild))
-            if self._owner[step] not in holds
+            if self.graph.owner[step] not in holds
         ]
         hours = sum(self._rework_costs(redone).values()) / 3600
         if not redone or hours <= limit:
@@ -248,7 +247,7 @@ class Explanation:
         matching_nodes = {
             node for node in self.graph.nodes for pattern in patterns if node.matches(pattern)
         }
-        return [step for step in self.steps if self._owner[step] not in matching_nodes]
+        return [step for step in self.steps if self.graph.owner[step] not in matching_nodes]
 
     def _rework_costs(self, steps: Sequence[Step]) -> dict[Step, float]:
         """Returns the costs of steps that the code changed, and of those after them.
@@ -278,8 +277,7 @@ class Explanation:
         """Returns estimates of what is missing, from the times and costs of what is there."""
         estimates = TimeEstimates()
         for step, artifact in self.artifacts().items():
-            estimates.learn(step, artifact.manifest.seconds)
-            estimates.learn_cost(step, device_seconds(artifact))
+            estimates.learn(artifact, step)
         return estimates
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
@@ -341,7 +339,7 @@ class Explanation:
         steps = [s for s, verdict in self.steps.items() if verdict.state in ("new", "stale")]
         if not steps:
             return
-        nodes = {self._owner[step] for step in steps}
+        nodes = {self.graph.owner[step] for step in steps}
         estimates = self._estimate_from_store({step.kind for step in steps})
         times = {step: estimates.seconds(step) for step in steps}
         if set(times.values()) == {None}:
@@ -360,7 +358,7 @@ class Explanation:
         if chain < total:
             time_text = f"{duration_text(chain)} if all that can runs at once, {time_text}"
         hours = sum(estimates.device_seconds(step) or 0.0 for step in steps) / 3600
-        unknown = {self._owner[step] for step, time in times.items() if time is None}
+        unknown = {self.graph.owner[step] for step, time in times.items() if time is None}
         unknown_text = f"; for {len(unknown)} of them there is nothing to go by" if unknown else ""
         follow = [verdict for verdict in self.steps.values() if verdict.state == "follows"]
         follow_hours = sum(verdict.seconds for verdict in follow) / 3600
@@ -377,8 +375,7 @@ class Explanation:
         estimates = TimeEstimates()
         for kind in sorted(kinds):
             for artifact in self.view.artifacts(kind):
-                estimates.learn(artifact.manifest, artifact.manifest.seconds)
-                estimates.learn_cost(artifact.manifest, device_seconds(artifact))
+                estimates.learn(artifact)
         return estimates
 
     def describe_storage(
@@ -426,7 +423,7 @@ class Explanation:
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             reason = f"{self._node_names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return self._judge_new(step, {}, reason)
-        lookup = look_up(self.view, step, inputs, self.accepted)
+        lookup = look_up_step(self.view, step, inputs, self.accepted)
         # Raw files that were only touched have the old contents: what reads them may yet be reused.
         if lookup.artifact is None and (earlier := self._earlier_raw_files(step)):
             why = ("its raw files have changed, or were touched, since then",)
@@ -559,12 +556,11 @@ class Explanation:
         }
         self.graph = self.graph.without(casts)
         self.steps = {step: v for step, v in self.steps.items() if step not in casts}
-        self._owner = {step: node for node in self.graph.nodes for step in node.steps}
 
     def _node_names(self, steps: Sequence[Step]) -> str:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""
         return abbreviate_list(
-            list(dict.fromkeys(self._owner[step].name for step in steps)), _MAX_NAMES
+            list(dict.fromkeys(self.graph.owner[step].name for step in steps)), _MAX_NAMES
         )
 
     def _changed_functions(self, lookup: StepLookup) -> str:

@@ -31,7 +31,7 @@ from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.kinds.start import start_spec
 from flows.steps.labels import Labels
 from flows.study.settings import REFERENCE, Method
-from flows.study.stage_list import START, Stage, stages_of
+from flows.study.stage_list import STUDY_START, PretrainingStage, stages_of
 from flows.study.study import StudyConfig
 from flows.study.view import StudyView
 from infra.store.digest import value_sha256
@@ -295,7 +295,9 @@ class _GraphBuilder:
             for view in base.resolutions
         }
 
-        def fit(stage: Stage, method: Method, number: int, init: Mapping[str, Step]) -> Step:
+        def fit(
+            stage: PretrainingStage, method: Method, number: int, init: Mapping[str, Step]
+        ) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
             view, compute = stage.view, base.compute
             return self._add(
@@ -335,7 +337,7 @@ class _GraphBuilder:
         for number in range(base.num_pretrain_seeds):
             for method in base.methods:
                 last = starts[method]
-                ends = {START: last}
+                ends = {STUDY_START: last}
                 if "init" in last:  # For transfers in a study that trains no stage.
                     checkpoints[base.view_suffix, method, number] = last["init"]
                 for stage in stages:

@@ -11,7 +11,7 @@ from flows.graph.datasets import datasets_of, raw_folders
 from flows.report.cells import Cost
 from flows.steps.kinds.files import FilesSpec
 from flows.study.input_files import (
-    check_input_files,
+    check_study_files,
     data_folders,
     input_files_spec,
     raw_digest_cache,
@@ -59,7 +59,7 @@ def check_study(config: StudyConfig) -> None:
     check_user_data(config)
     for study in config.backbone_studies:
         with _errors_of_backbone(study):
-            check_input_files(study)
+            check_study_files(study)
             check_user_connectors(study)
             check_groups(study)
 

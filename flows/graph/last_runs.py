@@ -8,8 +8,8 @@ from typing import Any
 from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.inputs import read_inputs
 from flows.graph.nearest import SEED
-from flows.lineage.leaves import leaves
-from flows.lineage.runs import ended_run_records
+from flows.lookup.config_leaves import config_leaves
+from flows.lookup.runs import ended_run_records
 from flows.steps.kind import Step
 from flows.steps.registry import kind_of
 from flows.study.load import check_config
@@ -107,4 +107,4 @@ class LastRuns:
 
 
 def _leaves(step: Step) -> dict[str, Any]:
-    return {**leaves(json.loads(canonical_json(step.config))), SEED: step.seed}
+    return {**config_leaves(json.loads(canonical_json(step.config))), SEED: step.seed}

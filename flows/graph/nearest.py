@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flows.lineage.leaves import leaves
+from flows.lookup.config_leaves import config_leaves
 from flows.steps.kind import Step
 from flows.steps.registry import full_config, libraries_of
 from infra.store.digest import canonical_json, settings_json
@@ -120,7 +120,7 @@ class NearestArtifacts:
     def _config(self, text: str) -> Mapping[str, Any]:
         """Returns the leaves of a config, the same object for equal ones; redacted as manifests."""
         if text not in self._config_by_text:
-            self._config_by_text[text] = leaves(redact(json.loads(text)))
+            self._config_by_text[text] = config_leaves(redact(json.loads(text)))
         return self._config_by_text[text]
 
     def _differences(self, was: "_Comparable", now: "_Comparable") -> list[Difference]:

@@ -116,18 +116,22 @@ class StudyGraph:
         return dataclasses.replace(self, nodes=tuple(nodes))
 
     @functools.cached_property
+    def owner(self) -> Mapping[Step, GraphNode]:
+        """Step -> the node that makes it."""
+        return {step: node for node in self.nodes for step in node.steps}
+
+    @functools.cached_property
     def upstream(self) -> Mapping[GraphNode, tuple[GraphNode, ...]]:
         """Node -> the nodes whose artifacts it reads."""
         # By node, not by step: an evaluation reads the checkpoint of its own node, which is no
         # edge, and all evaluations of a node read the same dataset, which is one.
-        owner = {step: node for node in self.nodes for step in node.steps}
         return {
             node: tuple(
                 dict.fromkeys(
-                    owner[read]
+                    self.owner[read]
                     for step in node.steps
                     for read in step.inputs.values()
-                    if owner[read] is not node
+                    if self.owner[read] is not node
                 )
             )
             for node in self.nodes

@@ -10,7 +10,7 @@ from flows.study.settings import REFERENCE
 from flows.study.study import StudyConfig
 from flows.study.view import StudyView
 from infra.errors import ConfigError
-from pipelines.sources.paper_groups import block_of, group_sizes, grouped
+from pipelines.sources.paper_groups import block_of, group_sizes, rows_by_group
 
 ZERO_SHOT = "zero-shot"
 """Name, in a table, of the training behind the rows that a stage's checkpoint is scored on."""
@@ -46,7 +46,7 @@ def _plan_of_view(view: StudyView, inputs: StudyInputs, *, several: bool) -> Pla
     }
     paper_rows = {name: row.paper_row for name, row in view.rows.items()}
     is_high, suffix = view.is_higher, view.view_suffix
-    groups = grouped(paper_rows, is_high=is_high)
+    groups = rows_by_group(paper_rows, is_high=is_high)
     sizes = group_sizes(is_high=is_high)
     blocks = {name: block_of(row, is_high=is_high) for name, row in paper_rows.items() if row}
     return Plan(

@@ -8,7 +8,7 @@ from flows.config.user_step import load_user_step
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.steps.kind import Step
 from flows.steps.kinds.user_step import Makes, NewStep, UserStepSpec
-from flows.steps.labels import labels_of_user
+from flows.steps.labels import labels_of_user_step
 from flows.steps.registry import KINDS, kind_of
 from flows.study.study import StudyConfig
 from infra.errors import ConfigError, did_you_mean
@@ -129,7 +129,7 @@ def _new_step(
         )
     return Step(
         kind=f"user_{new.makes}",
-        labels=labels_of_user(spec.step, new.name),
+        labels=labels_of_user_step(spec.step, new.name),
         config=spec,
         seed=new.seed,
         # By name: a class may hold a step as it was before another one was replaced below it.

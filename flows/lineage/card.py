@@ -6,9 +6,9 @@ Source: https://huggingface.co/docs/hub/model-cards (metadata, `model-index`).
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from flows.lineage.summary import SEEN_HEAD, summarise_data
-from flows.lineage.target import LineageTarget
+from flows.lineage.data_summary import SEEN_HEAD, summarise_data
 from flows.lineage.trace import SHORT
+from flows.lookup.target import LookupTarget
 from flows.report.cells import Cell
 from flows.report.interval import ScoreInterval, estimate_interval
 from flows.report.items import is_percentage
@@ -313,7 +313,7 @@ def _data_lines(data: Sequence[Artifact]) -> Iterator[str]:
 
 
 def _licence_lines(origin: CheckpointOrigin) -> Iterator[str]:
-    target = LineageTarget(name=origin.name, artifacts=(origin.checkpoint,))
+    target = LookupTarget(name=origin.name, artifacts=(origin.checkpoint,))
     try:
         summary = summarise_data(origin.store, target)
     except ConfigError as error:  # A dataset's files may be gone, or no training is on record.

@@ -11,7 +11,7 @@ from infra.store.store import Artifact
 from pipelines.records.dataset import Dataset
 from pipelines.records.licence import SEVERAL, LicenceCount
 
-VERSION = "http://mlcommons.org/croissant/1.0"
+CROISSANT_VERSION = "http://mlcommons.org/croissant/1.0"
 _TFRECORD = "application/x-tfrecord"
 
 _CONTEXT = {
@@ -98,7 +98,7 @@ def croissant_description(artifact: Artifact) -> str:
     described = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
-        "conformsTo": VERSION,
+        "conformsTo": CROISSANT_VERSION,
         "name": manifest.name,
         "description": f"{dataset.info.num_records} records of {', '.join(shards)}, with images of "
         f"{dataset.info.image_px} px; {dataset.info.num_rejected} inputs were rejected. "

@@ -17,8 +17,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from flows.lineage.leaves import leaves
-from flows.lineage.target import LineageTarget
+from flows.lookup.config_leaves import config_leaves
+from flows.lookup.target import LookupTarget
 from flows.report.text_lists import abbreviate_list
 from flows.steps.kinds.files import NOTES
 from flows.steps.registry import KINDS, full_config, kind_of, step_code
@@ -102,7 +102,7 @@ class LineageComparison:
 
 
 def compare_lineages(
-    store: Store, first: LineageTarget, second: LineageTarget, other: Store | None = None
+    store: Store, first: LookupTarget, second: LookupTarget, other: Store | None = None
 ) -> LineageComparison:
     """Compares two cells, or two artifacts.
 
@@ -123,7 +123,7 @@ def compare_lineages(
     )
 
 
-def _artifact_pairs(first: LineageTarget, second: LineageTarget) -> list[tuple[Artifact, Artifact]]:
+def _artifact_pairs(first: LookupTarget, second: LookupTarget) -> list[tuple[Artifact, Artifact]]:
     if common := sorted({*first.seeds} & {*second.seeds}):
         a, b = (dict(zip(side.seeds, side.artifacts, strict=True)) for side in (first, second))
         return [(a[seed], b[seed]) for seed in common]
@@ -254,7 +254,9 @@ class _HistoryWalk:
 def _config_leaves(manifest: Manifest) -> dict[str, Any]:
     """Returns the config by key, without lists of given files, which `_file_digests` compares."""
     file_field = kind_of(manifest).file_field
-    return {k: value for k, value in leaves(full_config(manifest)).items() if k != file_field}
+    return {
+        k: value for k, value in config_leaves(full_config(manifest)).items() if k != file_field
+    }
 
 
 def _library_versions(manifest: Manifest) -> dict[str, str]:

@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from flows.steps.registry import kind_of
 from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
-Format = Literal["openlineage", "croissant"]
+LineageFormat = Literal["openlineage", "croissant"]
 
 
-def export_lineage(store: Store, target: LineageTarget, form: Format) -> Iterator[tuple[str, str]]:
+def export_lineage(
+    store: Store, target: LookupTarget, form: LineageFormat
+) -> Iterator[tuple[str, str]]:
     """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:

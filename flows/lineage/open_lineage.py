@@ -30,7 +30,7 @@ from openlineage.client.facet_v2 import (
 )
 from openlineage.client.serde import Serde
 
-from flows.lineage.leaves import leaves
+from flows.lookup.config_leaves import config_leaves
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import Manifest
 from infra.store.redact import redact
@@ -72,7 +72,11 @@ def open_lineage_events(store: Store, artifact: Artifact) -> Iterator[str]:
 
 
 def _run_facets(manifest: Manifest) -> Run:
-    values = {**leaves(redact(manifest.config)), "seed": manifest.seed, "code": manifest.code}
+    values = {
+        **config_leaves(redact(manifest.config)),
+        "seed": manifest.seed,
+        "code": manifest.code,
+    }
     parameters = [
         execution_parameters_run.ExecutionParameter(
             key=key or "config", value=value if isinstance(value, str) else json.dumps(value)

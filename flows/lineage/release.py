@@ -8,12 +8,12 @@ import numpy as np
 from flows.config.user_checkpoint import checkpoint_config
 from flows.lineage.card import CheckpointOrigin, model_card, picture_settings
 from flows.lineage.export import export_lineage
-from flows.lineage.open_store import open_existing_store
-from flows.lineage.results import report_of
-from flows.lineage.runs import results_artifact
-from flows.lineage.target import LineageTarget, checkpoint_of_target, find_lineage_target
+from flows.lookup.open_store import open_existing_store
+from flows.lookup.results import report_of
+from flows.lookup.runs import results_artifact
+from flows.lookup.target import LookupTarget, checkpoint_of_target, find_target
 from flows.report.cells import Cell, CellKey
-from flows.steps.lookup import find_cast
+from flows.steps.step_lookup import find_cast
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
@@ -69,7 +69,7 @@ def release_checkpoint(
             described = 0
             # A checkpoint in a folder has no lineage, so there are no datasets to describe.
             if origin is not None:
-                roots = LineageTarget(name=name, artifacts=(origin.checkpoint, *origin.scores))
+                roots = LookupTarget(name=name, artifacts=(origin.checkpoint, *origin.scores))
                 (target / CROISSANT).mkdir()
                 for file, content in export_lineage(origin.store, roots, "croissant"):
                     (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
@@ -108,7 +108,7 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
       ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
     store = store.snapshot()  # One listing for the release, its card and its descriptions.
-    what = find_lineage_target(store, name)
+    what = find_target(store, name)
     key = checkpoint_of_target(store, what)
     if store.find_pruned(key) is not None:
         cast = find_cast(store, store.get_cached(key))

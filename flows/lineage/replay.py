@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from flows.lineage.diff import LineageDifference, compare_lineages
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.labels import labels_of
 from flows.steps.registry import full_config, kind_of, typed_config, user_modules
-from flows.steps.replay import ReplayError, remake_step
+from flows.steps.remake import RemakeError, remake_step
 from flows.steps.user_code import install_user_code
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, value_sha256
@@ -99,7 +99,7 @@ class ReplayOutcome:
 
 def replay_artifacts(
     store: Store,
-    target: LineageTarget,
+    target: LookupTarget,
     fresh: Store,
     *,
     from_raw: bool,
@@ -164,8 +164,8 @@ def replay_artifacts(
             processes = manifest.environment.get("processes", 1)
             context = {"processes": processes} if processes > 1 else {}
             now = remake_step(fresh, recipe, tree, context, _recorded_environment(manifest))
-        except ReplayError as error:
-            raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
+        except RemakeError as error:
+            raise RemakeError(f"{manifest.name} cannot be made again: {error}") from None
         remade[artifact.key] = now
         yield _compare_replayed(store, artifact, fresh, now)
 
@@ -187,7 +187,7 @@ def autotuning_differences(was: Artifact, now: Artifact) -> Iterator[LineageDiff
         yield LineageDifference(sort="hardware", what=what, was=next(digests), now=next(digests))
 
 
-def _replay_order(store: Store, target: LineageTarget, from_raw: bool) -> list[Artifact]:
+def _replay_order(store: Store, target: LookupTarget, from_raw: bool) -> list[Artifact]:
     """Returns the artifacts to make again, inputs first."""
     if not from_raw:
         # The score of a cell is only as good as its answers, so these are made again before it.
@@ -238,7 +238,7 @@ def _machine_name(manifest: Manifest) -> str:
 
 
 def _compare_replayed(store: Store, was: Artifact, fresh: Store, now: Artifact) -> ReplayOutcome:
-    then, again = (LineageTarget(name=a.key, artifacts=(a,)) for a in (was, now))
+    then, again = (LookupTarget(name=a.key, artifacts=(a,)) for a in (was, now))
     differences = compare_lineages(store, then, again, fresh).differences
     score = same_answers = None
     if was.manifest.content != now.manifest.content:

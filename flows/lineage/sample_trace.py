@@ -11,8 +11,8 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from flows.lineage.target import LineageTarget
 from flows.lineage.training_order import batch_config, changed_since, data_of_training
+from flows.lookup.target import LookupTarget
 from flows.report.cells import CellKey
 from flows.report.text_lists import abbreviate_list
 from flows.steps.registry import KINDS, kind_of
@@ -118,7 +118,7 @@ class SampleTrace:
             yield f"{role} is {way}"
 
 
-def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrace:
+def trace_sample(store: Store, target: LookupTarget, sample: str) -> SampleTrace:
     """Searches the history of a table or a cell for everything that a sample had a part in.
 
     Args:
@@ -177,7 +177,7 @@ def trace_sample(store: Store, target: LineageTarget, sample: str) -> SampleTrac
     )
 
 
-def _table_cells(target: LineageTarget) -> dict[str, str]:
+def _table_cells(target: LookupTarget) -> dict[str, str]:
     """Returns each cell's name, with its seed -> key of its scores."""
     if target.seeds:
         keys = [artifact.key for artifact in target.artifacts]

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from flows.report.items import guess_rows
 from flows.steps.accepted import accepted_codes
 from flows.steps.registry import kind_of
@@ -19,7 +19,7 @@ SHORT = 12
 """Number of hex digits of a digest that are shown."""
 
 
-def trace_lineage(store: Store, target: LineageTarget, *, samples: int) -> Iterator[str]:
+def trace_lineage(store: Store, target: LookupTarget, *, samples: int) -> Iterator[str]:
     """Yields the history of artifacts as the lines of a tree; each artifact is expanded once.
 
     The trace of a whole table leaves out the samples of scores; the trace of a cell has them, so

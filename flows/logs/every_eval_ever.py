@@ -16,22 +16,30 @@ from typing import Any
 
 from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.logs.log_checks import (
-    TOLERANCE,
+    MEAN_TOLERANCE,
     is_number,
     object_member,
     parse_object,
     sorted_items,
 )
-from flows.report.every_eval_ever import LIBRARY, SAMPLES
+from flows.report.every_eval_ever_files import LIBRARY, SAMPLES_END
 
-FILES = f"*{SAMPLES} beside *.json"
+FILES = f"*{SAMPLES_END} beside *.json"
 """What is read, for a message."""
 
-PICTURES = ("source_sha256", "image_sha256", "source", "image_id", "image", "video_id", "video")
+SAMPLE_PICTURES = (
+    "source_sha256",
+    "image_sha256",
+    "source",
+    "image_id",
+    "image",
+    "video_id",
+    "video",
+)
 """Names of a sample's metadata that tell its picture or video, the surest first."""
 
 _PSEUDO_TOLERANCE = 1e-5
-"""As `TOLERANCE`, where the items have pseudo-values, which are derivatives."""
+"""As `MEAN_TOLERANCE`, where the items have pseudo-values, which are derivatives."""
 
 _Row = tuple[str, dict[str, Any]]
 """Place of a line, such as "FILE line 3", and the line's object."""
@@ -39,7 +47,7 @@ _Row = tuple[str, dict[str, Any]]
 
 def find_logs(folder: Path) -> list[Path]:
     """Returns the files of samples below a folder, in order of path."""
-    return sorted(folder.rglob(f"*{SAMPLES}"))
+    return sorted(folder.rglob(f"*{SAMPLES_END}"))
 
 
 def read_log(path: Path) -> ItemLog:
@@ -53,7 +61,7 @@ def read_log(path: Path) -> ItemLog:
       ItemLogError: if a file lacks what is read, is of several tasks, or no metric can be read item
         by item.
     """
-    evaluation_file = path.with_name(path.name.removesuffix(SAMPLES) + ".json")
+    evaluation_file = path.with_name(path.name.removesuffix(SAMPLES_END) + ".json")
     if not evaluation_file.is_file():
         raise ItemLogError(f"{path}: needs {evaluation_file.name} beside it, which has the model.")
     evaluation = parse_object(evaluation_file.read_bytes(), str(evaluation_file))
@@ -126,7 +134,7 @@ def _readable_result(
         bounded = metric.get("max_score") != "Infinity" and not _has_pseudo_values(of_result)
         if bounded and not all(0 <= value <= 1 for value in values):
             continue
-        tolerance = _PSEUDO_TOLERANCE if _has_pseudo_values(of_result) else TOLERANCE
+        tolerance = _PSEUDO_TOLERANCE if _has_pseudo_values(of_result) else MEAN_TOLERANCE
         if math.isclose(statistics.fmean(values), mean, abs_tol=tolerance):
             return result, of_result
     raise ItemLogError(
@@ -165,7 +173,7 @@ def _own_fields(
 def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
     question = object_member(row, "input", place)
     metadata = _metadata(row)
-    picture = next((metadata[name] for name in PICTURES if metadata.get(name)), "")
+    picture = next((metadata[name] for name in SAMPLE_PICTURES if metadata.get(name)), "")
     text = _text(question, "raw", f"{place}: input", empty=True)
     return LoggedItem(
         id=_text(row, "sample_id", place),

@@ -20,11 +20,11 @@ from flows.logs.log_checks import (
 )
 
 SAMPLES = "_samples_"
-RESULTS = "_results.json"
-FILES = f"*{SAMPLES}TASK.jsonl beside *{RESULTS}"
+RESULTS_END = "_results.json"
+FILES = f"*{SAMPLES}TASK.jsonl beside *{RESULTS_END}"
 """What is read, for a message."""
 
-SPREADS = ("_stderr", "_clt", "_clustered")
+SPREAD_ENDS = ("_stderr", "_clt", "_clustered")
 """Ends of the names of numbers that are no means."""
 
 
@@ -43,7 +43,7 @@ def read_log(path: Path) -> ItemLog:
       ItemLogError: if a file lacks what is read, or no metric can be read item by item.
     """
     date, task = path.name.removesuffix(".jsonl").split(SAMPLES, 1)
-    results_file = path.with_name(date + RESULTS)
+    results_file = path.with_name(date + RESULTS_END)
     if not results_file.is_file():
         raise ItemLogError(f"{path}: needs {results_file.name} beside it, which has the model.")
     results = parse_object(results_file.read_bytes(), str(results_file))
@@ -65,7 +65,11 @@ def read_log(path: Path) -> ItemLog:
         raise ItemLogError(f"{path}: has no question.")
     metric = metric_of_means(
         # "relaxed,none": the metric and the filter of the answers.
-        [(name, means[key]) for key in means if not (name := key.split(",")[0]).endswith(SPREADS)],
+        [
+            (name, means[key])
+            for key in means
+            if not (name := key.split(",")[0]).endswith(SPREAD_ENDS)
+        ],
         lambda name: [row.get(name) for _, row in rows],
         path,
     )

@@ -9,16 +9,16 @@ from typing import Any, TypeGuard
 from flows.logs.item_log import ItemLogError, LoggedItem
 from infra.typed_json import parse_json
 
-TOLERANCE = 1e-6
+MEAN_TOLERANCE = 1e-6
 """Distance of a mean from the one that a log states, up to which both are the same."""
 
-PICTURES = ("image_id", "img_id", "imageId", "image_path", "video_id", "video")
+ITEM_PICTURES = ("image_id", "img_id", "imageId", "image_path", "video_id", "video")
 """Fields of a question's data that name its picture or video, as datasets call them."""
 
 
 def picture_of(fields: Mapping[str, Any]) -> str:
     """Returns the name of the picture or video in a question's data; "" if it has none."""
-    named = (fields[name] for name in PICTURES if fields.get(name) is not None)
+    named = (fields[name] for name in ITEM_PICTURES if fields.get(name) is not None)
     return str(next(named, ""))
 
 
@@ -94,7 +94,7 @@ def metric_of_means(
         if (
             len(numbers) == len(values) > 0
             and all(0 <= number <= 1 for number in numbers)
-            and math.isclose(statistics.fmean(numbers), mean, abs_tol=TOLERANCE)
+            and math.isclose(statistics.fmean(numbers), mean, abs_tol=MEAN_TOLERANCE)
         ):
             return name
     raise ItemLogError(

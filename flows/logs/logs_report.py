@@ -10,7 +10,7 @@ from flows.report.cell_text import MISSING
 from flows.report.cells import NO_BUDGET, Plan, Report, Score
 from flows.report.items import items_by_source, mean_item_score
 
-FORMATS = {
+LOG_FORMATS = {
     "lmms-eval": lmms_eval,
     "Every Eval Ever": every_eval_ever,
 }
@@ -27,11 +27,11 @@ def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
     for folder in folders:
         if not folder.is_dir():
             raise ItemLogError(f"{folder}: is no folder; name one that holds item logs.")
-        files = [(form, path) for form in FORMATS.values() for path in form.find_logs(folder)]
+        files = [(form, path) for form in LOG_FORMATS.values() for path in form.find_logs(folder)]
         if not files:
             raise ItemLogError(
                 f"{folder}: holds no item log; read are those of "
-                f"{', '.join(f'{name} ({form.FILES})' for name, form in FORMATS.items())}."
+                f"{', '.join(f'{name} ({form.FILES})' for name, form in LOG_FORMATS.items())}."
             )
         try:
             logs += [form.read_log(path) for form, path in files]

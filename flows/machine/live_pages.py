@@ -23,20 +23,20 @@ _PATIENCE = 2.0
 def sidecar_of(store: Store) -> Sidecar:
     """Returns the names of the functions that make a server's pages and check its forms."""
     return Sidecar(
-        function="flows.machine.live_pages:pages_of",
+        function="flows.machine.live_pages:server_pages",
         argument=store.uri,
         check="flows.sweep.form_values:served_form_problem",
         forms="flows.",
     )
 
 
-def pages_of(uri: str) -> Starlette:
+def server_pages(uri: str) -> Starlette:
     """Returns the pages of a store, for the process of its server.
 
     Args:
       uri: the store [URI].
     """
-    return app.pages_of(uri, _NewestFacts(), continue_run)
+    return app.store_pages(uri, _NewestFacts(), continue_run)
 
 
 class _NewestFacts:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from flows.lineage.data_rejects import rejects_of
-from flows.lineage.runs import describe_ends
+from flows.lookup.data_rejects import rejects_of
+from flows.lookup.runs import describe_ends
 from flows.pages.overview import (
     EndedRun,
     Firing,

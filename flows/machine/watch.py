@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 
-from flows.lineage.runs import close_dead_records, record_of
+from flows.lookup.runs import close_dead_records, record_of
 from flows.steps.workers import JobWorkers
 from infra.errors import one_line
 from infra.prefect.api import named_server

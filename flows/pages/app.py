@@ -13,7 +13,7 @@ from starlette.routing import Route
 from flows.pages.overview import EndedRun, OverviewReader, ServerFacts
 from flows.pages.page import IMAGES, WHOSE, Page, address
 from flows.pages.pictures import mime_type
-from flows.pages.site import STYLE, NoPageError, Site
+from flows.pages.site import STYLE_SHEET, NoPageError, Site
 from infra.errors import ConfigError
 from infra.prefect.server import PAGES
 from infra.store.store import Store
@@ -32,7 +32,7 @@ _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Headers of images: the content under a key never changes."""
 
 
-def pages_of(
+def store_pages(
     uri: str,
     server: Callable[[], ServerFacts | None] = lambda: None,
     continue_run: Callable[[str, EndedRun], str] | None = None,
@@ -58,7 +58,7 @@ def pages_of(
         page = _page_of(request)
         try:
             if page.kind == "style":
-                return Response(STYLE, media_type="text/css", headers=_HEADERS)
+                return Response(STYLE_SHEET, media_type="text/css", headers=_HEADERS)
             # Cached for ever by the browser: what a key names never changes.
             if page.kind in IMAGES:
                 data = site().picture(page)

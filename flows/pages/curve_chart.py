@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from flows.pages.curves import Points, curves_of
+from flows.pages.curves import CurvePoints, curves_of
 from infra.store.store import Store
 
 _WIDTH, _HEIGHT = 720, 250
@@ -27,7 +27,7 @@ class TrainingCurve:
 
     label: str
     group: int
-    points: Points
+    points: CurvePoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,6 @@ class LossReader:
         self._store = store
         self.points = functools.lru_cache(maxsize=_READ)(self._read)
 
-    def _read(self, key: str) -> Points:
+    def _read(self, key: str) -> CurvePoints:
         """Returns the (step, loss) pairs of a training; none if its files are gone."""
         return curves_of(self._store.get_cached(key)).get("loss", {}).get("", ())

@@ -11,9 +11,9 @@ from flows.report.plot import COLORS
 from infra.store.store import Artifact
 from model.files import METRICS, WATCH
 
-Points = Sequence[tuple[float, float]]
+CurvePoints = Sequence[tuple[float, float]]
 """Points (step, value) of a curve."""
-Curves = Mapping[str, Points]
+Curves = Mapping[str, CurvePoints]
 """Name -> points; the name of a picture's only curve is ""."""
 
 _WIDTH, _HEIGHT = 560, 200
@@ -79,7 +79,7 @@ def _by_budget(rows: Sequence[Mapping[str, Any]], value: str) -> Curves:
     }
 
 
-def thinned(points: Points) -> Points:
+def thinned(points: CurvePoints) -> CurvePoints:
     """Returns at most `_POINTS` points, each the mean of a run of neighbours."""
     # Rounded up: of 1,000 points three at a time make 334.
     each = -(-len(points) // _POINTS)

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from flows.pages.page import IMAGES, Page
-from flows.pages.site import STYLE, Site
-from flows.pages.study import study_of
+from flows.pages.run_results import study_of
+from flows.pages.site import STYLE_SHEET, Site
 from infra.store.lineage import lineage_edges
 from infra.store.store import Store
 
@@ -66,7 +66,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
         page = waiting.popleft()
         path = out / names[page]
         if page.kind == "style":
-            path.write_text(STYLE, encoding="utf-8")
+            path.write_text(STYLE_SHEET, encoding="utf-8")
         elif page.kind in IMAGES:
             path.write_bytes(site.picture(page))
         else:

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.lineage.runs import Outcome, larger_run, outcome
+from flows.lookup.runs import RunOutcome, larger_run, run_outcome
 from flows.report.durations import age_text
 from infra.prefect import journal, progress
-from infra.prefect.journal import JournalReader, Node
+from infra.prefect.journal import JournalNode, JournalReader
 from infra.prefect.progress import NodeProgress
 from infra.prefect.server import service_errors
 from infra.prefect.server_log import ServerErrors
@@ -125,7 +125,7 @@ class EndedRun:
 
     run: str
     record: Mapping[str, Any]
-    outcome: Outcome
+    outcome: RunOutcome
     ended: datetime.datetime
     continued: bool
     command: str
@@ -158,7 +158,7 @@ class StudySummary:
     name: str
     run: str
     newest: Mapping[str, Any]
-    outcome: Outcome
+    outcome: RunOutcome
     num_runs: int
     score: str
     larger: tuple[str, str] | None = None
@@ -287,7 +287,7 @@ class OverviewReader:
         runs.sort(key=lambda run: run[1].pin.lease.since, reverse=True)
         running = [run for is_live, run in runs if is_live]
         # The pins of a run that was ended by a signal stay until they are collected.
-        ended = {r.get("flow_run_id") for r in records.values() if outcome(r) != "running"}
+        ended = {r.get("flow_run_id") for r in records.values() if run_outcome(r) != "running"}
         return Overview(
             store=self._store.uri,
             now=datetime.datetime.now(datetime.UTC),
@@ -314,7 +314,7 @@ class OverviewReader:
         if record is None:
             return RunUnderWay(study="", flow_run_id=run, pin=pin, keys=keys)
         nodes, now = record.nodes, datetime.datetime.now(datetime.UTC)
-        at_work = progress.read(state, run)
+        at_work = progress.read_progress(state, run)
         return RunUnderWay(
             study=record.study,
             flow_run_id=run,
@@ -331,7 +331,9 @@ class OverviewReader:
         )
 
 
-def _running_node(node: Node, progress: NodeProgress | None, now: datetime.datetime) -> RunningNode:
+def _running_node(
+    node: JournalNode, progress: NodeProgress | None, now: datetime.datetime
+) -> RunningNode:
     assert node.started is not None
     left = None
     if progress is not None and progress.seconds_left is not None:
@@ -340,7 +342,7 @@ def _running_node(node: Node, progress: NodeProgress | None, now: datetime.datet
     return RunningNode(name=node.name, seconds=seconds, progress=progress, seconds_left=left)
 
 
-def _waiting_nodes(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
+def _waiting_nodes(nodes: Mapping[str, JournalNode]) -> Mapping[str, Sequence[str]]:
     """Returns reason -> the nodes that wait for it; a failed input is a reason, too."""
     nodes_by_reason: dict[str, list[str]] = collections.defaultdict(list)
     for node in nodes.values():
@@ -373,7 +375,7 @@ def _ended_runs(
             EndedRun(
                 run=run,
                 record=record,
-                outcome=outcome(record),
+                outcome=run_outcome(record),
                 ended=datetime.datetime.fromisoformat(record["finished"]).astimezone(),
                 continued=record["name"] in seen,
                 command=continuing_command(record, store),
@@ -397,7 +399,7 @@ def _studies(records: Mapping[str, Mapping[str, Any]]) -> list[StudySummary]:
                 name=name,
                 run=run,
                 newest=runs[0][1],
-                outcome=outcome(runs[0][1]),
+                outcome=run_outcome(runs[0][1]),
                 num_runs=len(runs),
                 score=str(with_table.get("headline", {}).get("score", "")),
                 larger=larger_run([record for _, record in tables]) if tables else None,
@@ -443,7 +445,7 @@ def continuing_command(record: Mapping[str, Any], store: str) -> str:
       record: the run's record.
       store: its store [URI].
     """
-    if outcome(record) in ("complete", "running"):
+    if run_outcome(record) in ("complete", "running"):
         return ""
     form = continuing_form(record)
     parts = ["parcel", "run", record["name"], *(["--failed"] if form["failed"] else [])]
@@ -462,6 +464,6 @@ def continuing_form(record: Mapping[str, Any]) -> dict[str, Any]:
     """
     # A command of a phase is repeated up to it; what a form or a sweep began goes on as a run.
     until = _UNTIL.match(record.get("given", ""))
-    failed = outcome(record) in ("failed", "with holes")
+    failed = run_outcome(record) in ("failed", "with holes")
     is_retry = failed and bool(record["failed"] or record.get("given_up"))
     return {"study": record["name"], "until": until[1] if until else "report", "failed": is_retry}

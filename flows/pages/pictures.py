@@ -85,7 +85,7 @@ def mime_type(data: bytes) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Box:
+class PictureBox:
     """A box on a picture.
 
     Attributes:
@@ -114,14 +114,14 @@ class MaskOverlay:
       n: its position among the record's masks, from 0.
     """
 
-    box: Box | None
+    box: PictureBox | None
     color: int
     key: str
     codes: str = ""
     n: int = 0
 
 
-class Boxes:
+class PictureBoxes:
     """The boxes of several texts about one picture, numbered; equal boxes share a number.
 
     Attributes:
@@ -172,15 +172,15 @@ class Boxes:
         parts.append(html.escape(rest))
         return Markup("".join(parts))
 
-    def __iter__(self) -> Iterator[Box]:
+    def __iter__(self) -> Iterator[PictureBox]:
         boxes = (_box(tokens, number) for tokens, number in self._numbers.items())
         yield from (box for box in boxes if box)
 
 
-def _box(tokens: str, number: int) -> Box | None:
+def _box(tokens: str, number: int) -> PictureBox | None:
     """Returns the box of four location tokens; None if its area is empty."""
     top, left, bottom, right = (1000 * side for side in parse_box(tokens))
     if bottom <= top or right <= left:
         return None
     color, width, height = f"rgb{color_of(number - 1)}", right - left, bottom - top
-    return Box(number=number, color=color, x=left, y=top, width=width, height=height)
+    return PictureBox(number=number, color=color, x=left, y=top, width=width, height=height)

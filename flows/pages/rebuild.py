@@ -11,12 +11,12 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
 
-from flows.lineage.runs import ended_run_records
-from flows.pages.cards import Card, Cards
-from flows.pages.history import UsageIndex
-from flows.pages.lineage import page as lineage_page
+from flows.lookup.runs import ended_run_records
+from flows.pages.history_drawing import UsageIndex
+from flows.pages.lineage_page import page as lineage_page
 from flows.pages.links import page_key, page_link
 from flows.pages.page import Page, address, are_beside
+from flows.pages.record_cards import Card, Cards
 from flows.report.cells import Cell
 from flows.report.json_file import read_json
 from flows.report.markdown import to_markdown

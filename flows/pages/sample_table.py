@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from PIL import Image
 
-from flows.pages.cards import Card
+from flows.pages.record_cards import Card
 from pipelines.records.boxes import paint_box
 
 _PX = 96

@@ -6,10 +6,9 @@ from typing import Any
 
 import jinja2
 
-from flows.lineage.data_rejects import rejects_of
-from flows.lineage.runs import describe_ends, larger_run, outcome
-from flows.pages.cards import Card, Cards
-from flows.pages.compare import (
+from flows.lookup.data_rejects import rejects_of
+from flows.lookup.runs import describe_ends, larger_run, run_outcome
+from flows.pages.compare_page import (
     Side,
     chart_of_sides,
     charts_of_section,
@@ -22,9 +21,9 @@ from flows.pages.compare import (
 )
 from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
-from flows.pages.history import UsageIndex, distinct_names, draw
-from flows.pages.items import SHOWS, Item
-from flows.pages.masks import mask_of, overlay_png
+from flows.pages.history_drawing import UsageIndex, distinct_names, draw
+from flows.pages.item_scores import ITEM_FILTERS, ScoredItem
+from flows.pages.mask_overlays import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
     OverviewReader,
@@ -33,7 +32,8 @@ from flows.pages.overview import (
     when,
 )
 from flows.pages.page import Page
-from flows.pages.study import Column, Study, study_of
+from flows.pages.record_cards import Card, Cards
+from flows.pages.run_results import Column, Study, study_of
 from flows.report.cells import Section
 from flows.report.durations import age_text, time_left_text
 from flows.report.items_table import is_right
@@ -43,7 +43,7 @@ from infra.errors import one_line_message
 from infra.store.store import Artifact, Store
 
 _HERE = Path(__file__).parent
-STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
+STYLE_SHEET = (_HERE / "style.css").read_text(encoding="utf-8")
 
 _SAMPLES = 8
 """Number of sample records or answers on an artifact's page."""
@@ -69,7 +69,7 @@ class NoPageError(LookupError):
     """A page does not exist; the message says why."""
 
 
-Link = Callable[[Page], str | None]
+PageLink = Callable[[Page], str | None]
 """Function from a page to its address, or None if the page is not available."""
 
 
@@ -91,7 +91,7 @@ class Site:
     def __init__(
         self,
         store: Store,
-        link: Link,
+        link: PageLink,
         *,
         prefect: str | None = None,
         page_size: int = 24,
@@ -142,7 +142,7 @@ class Site:
             "link": address,
             "prefect": prefect,
             "is_folder": is_folder,
-            "outcome": outcome,
+            "outcome": run_outcome,
             "ends": describe_ends,
             "changes": differences_text,
         }
@@ -210,7 +210,7 @@ class Site:
             if record := self._cards.records.find(key, page.get("id")):
                 number = int(page.get("n") or 0)
                 if page.kind == "mask":
-                    return overlay_png(mask_of(record, number), int(page.get("color") or 0))
+                    return overlay_png(page_mask(record, number), int(page.get("color") or 0))
                 return record.images[number]
         except (KeyError, ValueError, IndexError, FileNotFoundError):
             pass
@@ -343,7 +343,7 @@ class Site:
             "benchmark": section.benchmark,
         }
 
-    def _cards_of(self, items: Sequence[Item], columns: Sequence[Column]) -> list[Card]:
+    def _cards_of(self, items: Sequence[ScoredItem], columns: Sequence[Column]) -> list[Card]:
         """Returns a card of each item, with what each column's seeds wrote."""
         cards, data = [], self._data_of(columns[0])
         for item in items:
@@ -414,10 +414,10 @@ class Site:
         first = self._column(study, benchmark, page.get("a") or next(iter(columns)))
         second = page.get("b") and self._column(study, benchmark, page.get("b"))
         show = page.get("show") or "all"
-        if show not in SHOWS or (show == "changed" and not second):
+        if show not in ITEM_FILTERS or (show == "changed" and not second):
             raise KeyError(
-                f"show must be one of {', '.join(SHOWS)}, and changed needs two columns, got "
-                f"{show!r}."
+                f"show must be one of {', '.join(ITEM_FILTERS)}, and changed needs two columns, "
+                f"got {show!r}."
             )
         chosen = [column for column in (first, second) if column]
         found = self._cards.answers.items(chosen, show, page.get("find"))
@@ -432,7 +432,7 @@ class Site:
             "first": first,
             "second": second,
             "pairs": _pairs(columns),
-            "shows": SHOWS,
+            "shows": ITEM_FILTERS,
             "show": show,
             "find": page.get("find"),
             "cards": cards,
@@ -491,21 +491,19 @@ class Site:
 
     def _diff(self, page: Page) -> Mapping[str, Any]:
         from flows.lineage.diff import compare_lineages
-        from flows.lineage.target import find_lineage_target
+        from flows.lookup.target import find_target
 
         sides = tuple(page.get(side).strip() for side in ("a", "b"))
-        a, b = (find_lineage_target(self._store, side) if side else None for side in sides)
+        a, b = (find_target(self._store, side) if side else None for side in sides)
         return {"sides": sides, "found": compare_lineages(self._store, a, b) if a and b else None}
 
     def _sample_uses(self, page: Page, run: str) -> Mapping[str, Any]:
         # Imported here, since it imports JAX, which other pages do not need.
         from flows.lineage.sample_trace import trace_sample
-        from flows.lineage.target import find_lineage_target
+        from flows.lookup.target import find_target
 
         study = study_of(self._store, run)
-        found = trace_sample(
-            self._store, find_lineage_target(self._store, study.run), page.get("id")
-        )
+        found = trace_sample(self._store, find_target(self._store, study.run), page.get("id"))
         return {"study": study, "sample": page.get("id"), "found": found}
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:

@@ -20,14 +20,14 @@ from flows.graph.costs import num_images_of
 from flows.graph.graph import mixture_of
 from flows.graph.specs import decode_of
 from flows.plan.dataset_sizes import DatasetSizes
-from flows.plan.parts import (
+from flows.plan.microbatches import (
     PlannedProgram,
-    describe_parts,
+    describe_microbatches,
     planned_bytes,
     transfer_program,
     with_planned_microbatch,
 )
-from flows.plan.prepared import MissingDataset, PreparedData, range_text
+from flows.plan.prepared import MissingDataset, PreparedData, estimate_text
 from flows.plan.programs import UpdateEstimate, by_formula, compile_program, update_traffic
 from flows.plan.study_programs import watch_programs
 from flows.report.markdown import markdown_table
@@ -42,7 +42,7 @@ from infra.chips.topology import GIB, Topology
 from infra.errors import ConfigError
 from model.analysis.flops import Modality, prefill_flops, update_flops
 from model.chips.compiler import CompilationError, Compiler, CompilerMissingError
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import HeldOutProgram, TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
@@ -245,7 +245,7 @@ def plan_of(
         notes=(
             *([line] if (line := describe_processes(config)) else []),
             *describe_paper_deviations(config),
-            *describe_parts(config),
+            *describe_microbatches(config),
             *planner.all_notes(),
         ),
     )
@@ -332,7 +332,7 @@ class _Planner:
         if not programs or largest.compiled is None or largest.compiled.by_formula:
             return None
 
-        def outcome(program: HeldOutProgram | TrainProgram) -> Outcome:
+        def outcome(program: HeldOutProgram | TrainProgram) -> CompilationOutcome:
             return self._compiler.outcome(program, topology)
 
         # The stage's state stays where it is. Held-out losses read its parameters; a probe trains
@@ -638,9 +638,9 @@ def _data_rows(plan: ResourcePlan) -> list[list[str]]:
     return [
         [
             row.name,
-            *("" if ends is None else range_text(ends) for ends in (row.inputs, row.records)),
-            "" if row.num_bytes is None else range_text([end / 1e9 for end in row.num_bytes]),
-            *("" if ends is None else range_text(ends) for ends in (row.core_hours, row.hours)),
+            *("" if ends is None else estimate_text(ends) for ends in (row.inputs, row.records)),
+            "" if row.num_bytes is None else estimate_text([end / 1e9 for end in row.num_bytes]),
+            *("" if ends is None else estimate_text(ends) for ends in (row.core_hours, row.hours)),
             row.measured,
         ]
         for row in plan.datasets

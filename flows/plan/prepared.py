@@ -10,8 +10,8 @@ from flows.graph.reading import dataset_parts
 from flows.plan.saved_estimates import SavedEstimate, SavedEstimates, why_not_sampled
 from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
-from flows.steps.lookup import device_seconds
 from flows.steps.registry import full_config
+from flows.steps.step_lookup import device_seconds
 from flows.study.study import StudyConfig
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json
@@ -271,10 +271,10 @@ def _describe_missing(
 
 def _sum_ranges(ranges: Sequence[Range | None]) -> str:
     stated_ranges = [each for each in ranges if each is not None]
-    return range_text([sum(ends) for ends in zip(*stated_ranges, strict=True)])
+    return estimate_text([sum(ends) for ends in zip(*stated_ranges, strict=True)])
 
 
-def range_text(ends: Sequence[float]) -> str:
+def estimate_text(ends: Sequence[float]) -> str:
     """Returns a range as text, as "1,230-1,410"; one number if both ends read the same."""
     first, last = map(_number_text, ends)
     return first if first == last else f"{first}-{last}"

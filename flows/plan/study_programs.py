@@ -7,9 +7,9 @@ from flows.config.benchmark import training_of
 from flows.config.compute import StepChips
 from flows.graph.costs import num_images_of
 from flows.graph.specs import decode_of, watch_of
-from flows.plan.parts import PlannedProgram, with_planned_microbatch
+from flows.plan.microbatches import PlannedProgram, with_planned_microbatch
 from flows.study.settings import REFERENCE, Method
-from flows.study.stage_list import Stage, stages_of
+from flows.study.stage_list import PretrainingStage, stages_of
 from flows.study.study import StudyConfig
 from flows.study.view import StudyView
 from infra.chips.topology import Topology
@@ -48,7 +48,7 @@ class StudyProgram:
     names: tuple[str, ...]
 
 
-def programs_of(config: StudyConfig, topology: Topology) -> tuple[StudyProgram, ...]:
+def study_programs(config: StudyConfig, topology: Topology) -> tuple[StudyProgram, ...]:
     """Returns the programs of a study on some chips, in the order in which a run comes to them.
 
     Args:
@@ -73,7 +73,7 @@ def _all_programs(config: StudyConfig, topology: Topology) -> Iterator[tuple[str
 
 
 def _stage_programs(
-    stage: Stage, method: Method, topology: Topology
+    stage: PretrainingStage, method: Method, topology: Topology
 ) -> Iterator[tuple[str, DeviceProgram]]:
     deterministic = stage.view.compute.deterministic
     model, train = stage.view.model_of(method), stage.train_config_of(method)

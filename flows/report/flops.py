@@ -9,7 +9,7 @@ from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
 
-PARTS = tuple(field.name for field in dataclasses.fields(flops.Flops))
+FLOPS_COLUMNS = tuple(field.name for field in dataclasses.fields(flops.Flops))
 
 
 def flops_json(models: Mapping[str, Iterable[ModelConfig]], at: Sequence[int] | None) -> str:
@@ -86,9 +86,9 @@ def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.EfficiencyC
     for row in rows:
         cfg = of_kind[row.connector]  # type: ignore[index]
         cost = flops.prefill_flops(cfg, row.budget, modalities[row.modality])
-        giga = [f"{getattr(cost, part) / 1e9:.3f}" for part in (*PARTS, "total")]
+        giga = [f"{getattr(cost, part) / 1e9:.3f}" for part in (*FLOPS_COLUMNS, "total")]
         lines.append([row.connector, str(row.budget), row.modality, *giga])
-    return _lines(["connector", "budget", "GFLOPs of", *PARTS, "total"], lines)
+    return _lines(["connector", "budget", "GFLOPs of", *FLOPS_COLUMNS, "total"], lines)
 
 
 def _lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

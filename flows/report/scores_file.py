@@ -24,7 +24,7 @@ COLUMNS = (
 )
 SEEDS = "seeds"
 """Column that a file may have, too: the number of runs behind each mean and deviation."""
-REFERENCE = "vanilla"
+REFERENCE_METHOD = "vanilla"
 
 
 HIGH_RESOLUTION = 448
@@ -117,8 +117,10 @@ def _parse_row(path: Path, line: int, header: list[str], fields: list[str]) -> _
     for name in ("group", "benchmark", "method"):
         if not row[name]:
             raise ScoreFileError(f"{at}: {name} must be a name, got nothing.")
-    if row["method"] == REFERENCE:
-        raise ScoreFileError(f"{at}: method must not be {REFERENCE}: its score is pg2_score.")
+    if row["method"] == REFERENCE_METHOD:
+        raise ScoreFileError(
+            f"{at}: method must not be {REFERENCE_METHOD}: its score is pg2_score."
+        )
     seeds = _parse_count(at, SEEDS, row[SEEDS]) if row.get(SEEDS) else None
     if seeds == 1 and row["score_std"]:
         raise ScoreFileError(
@@ -201,9 +203,9 @@ def _sections(rows: list[_ScoreRow]) -> list[Section]:
                 cells.append(_row_cell(row, first, method, budget))
         section = Section(
             benchmark=first.benchmark,
-            methods=(REFERENCE, *methods),
+            methods=(REFERENCE_METHOD, *methods),
             budgets=budgets,
-            reference=REFERENCE,
+            reference=REFERENCE_METHOD,
             full_budget=max(budgets),
             metric="",
             chance=None,
@@ -219,7 +221,7 @@ def _reference_cell(row: _ScoreRow, budget: int, full: int) -> Cell:
     is_full = budget == full
     return Cell(
         benchmark=row.benchmark,
-        method=REFERENCE,
+        method=REFERENCE_METHOD,
         budget=budget,
         mean=row.reference if is_full else None,
         std=None,
@@ -259,7 +261,7 @@ def _row_cell(row: _ScoreRow | None, first: _ScoreRow, method: str, budget: int)
 
 def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     # Imported here: the groups are of the registry's rows, whose readers import NumPy.
-    from pipelines.sources.paper_groups import group_sizes, grouped
+    from pipelines.sources.paper_groups import group_sizes, rows_by_group
     from pipelines.sources.registry import row_of_title
 
     def paper_row(title: str) -> ResultRow | None:
@@ -272,7 +274,7 @@ def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     # the same benchmarks as a group before it does not come twice.
     is_high = resolution == HIGH_RESOLUTION
     rows = {section.benchmark: paper_row(section.benchmark) for section in sections}
-    groups = grouped(rows, is_high=is_high)
+    groups = rows_by_group(rows, is_high=is_high)
     for section in sections:
         members = tuple(other.benchmark for other in sections if other.group == section.group)
         groups.setdefault(section.group, members)

@@ -1,6 +1,9 @@
 """The nodes of a run as Prefect tasks: rows, retries, and how each one ended."""
 
+import contextvars
 import dataclasses
+import queue
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from prefect import allow_failure, task
@@ -12,7 +15,7 @@ from prefect.states import Completed
 from flows.graph.nodes import GraphNode
 from flows.run.limits import NodeHeldError
 from flows.run.node_work import Work
-from flows.run.repair import make_with_repair
+from flows.run.run_order import RunOrder
 from flows.run.session import RunSession
 from infra.errors import one_line_message, redact_error
 from infra.prefect import journal
@@ -35,13 +38,11 @@ class NodeTasks:
     """
 
     def __init__(self, session: RunSession, work: Work) -> None:
-        graph, self._session, self._work = session.graph, session, work
-        self._states: dict[GraphNode, State[Any]] = {}
-        self._nodes = {node.name: node for node in graph.nodes}
-        self._makers = {step: node for node in graph.nodes for step in node.steps}
+        self._session, self._work = session, work
+        self._nodes = {node.name: node for node in session.graph.nodes}
 
         # Bound, so that its only parameter is a name: Prefect looks for states in what it is given.
-        self._step = task(
+        self._task = task(
             name="step",
             task_run_name="{name}",
             cache_policy=NO_CACHE,
@@ -51,24 +52,62 @@ class NodeTasks:
             retry_condition_fn=_is_lost_worker,
         )(self._make_and_report)
 
-    def run(self, node: GraphNode) -> None:
-        """Runs a node, however it ends, after those that it reads."""
-        # The arrows of the run's picture. Prefect would not begin a task whose input was not run;
-        # ours begins, and says so itself.
-        upstream = self._session.graph.upstream[node]
-        inputs = [self._states[read] for read in upstream if read in self._states]
-        inputs = [allow_failure(s) for s in inputs if s.is_completed() or s.is_failed()]
-        # A failure is noted where it happens, in the task; here only one of Prefect itself.
-        try:
-            state = self._step(node.name, wait_for=inputs, return_state=True)
-            self._states[node] = state
-            lost = state.message if state.is_failed() or state.is_crashed() else None
-        except Exception as error:
-            lost = one_line_message(error)
-        if lost is not None:
-            self._session.fail(node, lost)
+    def run(self, *, on_workers: int, in_process: int) -> None:
+        """Runs all nodes, in threads; returns when all have ended, however they did.
 
-    def share_row(self) -> list[GraphNode]:
+        Args:
+          on_workers: most nodes in flight at a time of those that run on workers.
+          in_process: most nodes in flight at a time of those that run in this process.
+        """
+        # The way of a node; a failed one goes the same way, so its readers begin, find their input
+        # missing, and fail in turn:
+        #
+        #   waits for what it reads ─▶ ready (`order`) ─▶ in flight (the pool) ─▶ ended (a queue)
+        #             ▲                                                               │
+        #             └──────────────── `order.end` frees its readers ◀───────────────┘
+        #
+        # Only this thread touches `order` and `states`; the pool's threads only put into `ended`.
+        session, states = self._session, dict[GraphNode, State[Any]]()
+        order = RunOrder(
+            session.graph,
+            expected=session.expected,
+            on_workers=on_workers,
+            in_process=in_process,
+            done=self._share_row(),
+            priority=session.priority,
+        )
+        ended: queue.SimpleQueue[tuple[GraphNode, Future[State[Any]]]] = queue.SimpleQueue()
+        pool = ThreadPoolExecutor(on_workers + in_process, thread_name_prefix="node")
+        try:
+            while order.is_active():
+                for node in order.begin():
+                    # The arrows of the run's picture. Prefect would not begin a task whose input
+                    # was not run; ours begins, and says so itself.
+                    reads = [states[n] for n in session.graph.upstream[node] if n in states]
+                    inputs = [allow_failure(s) for s in reads if s.is_completed() or s.is_failed()]
+                    # In a copy of this context, and with it within Prefect's flow run.
+                    future = pool.submit(
+                        contextvars.copy_context().run,
+                        self._task,
+                        node.name,
+                        wait_for=inputs,
+                        return_state=True,
+                    )
+                    future.add_done_callback(lambda end, node=node: ended.put((node, end)))
+                node, future = ended.get()
+                # A failure is noted where it happens, in the task; here only one of Prefect itself.
+                if (error := future.exception()) is not None:
+                    session.fail(node, one_line_message(error))
+                else:
+                    state = states[node] = future.result()
+                    if state.is_failed() or state.is_crashed():
+                        session.fail(node, state.message or "")
+                order.end(node)
+        finally:
+            # Without waiting: here either all have ended, or the run is being ended.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _share_row(self) -> list[GraphNode]:
         """Has reused nodes share one row, if they are many; returns the nodes that it is for."""
         session, shared_row = self._session, list[GraphNode]()
         if len(session.reused) <= _MAX_REUSED_ROWS:
@@ -86,7 +125,7 @@ class NodeTasks:
         for node in shared_row:
             session.forecast.end(node)
         session.display.reuse(len(shared_row))
-        session.journal.reused(
+        session.traces.journal.reused(
             {node.name: self._work.describe(node, "reused")[0] for node in shared_row}
         )
         reused_steps(len(shared_row))
@@ -100,12 +139,12 @@ class NodeTasks:
         """
         session, node, attempt = self._session, self._nodes[name], task_run.run_count
         # Journal before UI: what a killed process was doing must be on disk, not on a server.
-        began = journal.Node(name=node.name, started=journal.now())
-        session.journal.started(node.name, task_run.id)
-        outcome: journal.Outcome
+        began = journal.JournalNode(name=node.name, started=journal.now())
+        session.traces.journal.started(node.name, task_run.id)
+        outcome: journal.NodeOutcome
         detail, took = "", None
         try:
-            outcome = make_with_repair(session, node, self._makers, self._work.make)
+            outcome = self._work.make(node)
         except NodeHeldError as error:
             outcome, detail = "not run", str(error)
             session.holds[node] = detail
@@ -129,7 +168,7 @@ class NodeTasks:
             session.display.finish(node.name, outcome=outcome, seconds=took, detail=detail)
         else:
             session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
-        session.journal.ended(node.name, outcome, detail)
+        session.traces.journal.ended(node.name, outcome, detail)
         end = dataclasses.replace(
             began, outcome=outcome, detail=detail, ended=journal.now(), took=took
         )

@@ -3,35 +3,30 @@
 import contextvars
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol, cast
 
 from prefect.runtime import flow_run, task_run
 
-from flows.graph.eta import JobClock
 from flows.graph.nodes import GraphNode, StepJob
-from flows.pages.lineage import page as lineage_page
+from flows.pages.lineage_page import page as lineage_page
 from flows.pages.links import page_key
-from flows.run import run_log
+from flows.run.job_progress import JobProgress
 from flows.run.limits import NodeHeldError
+from flows.run.repair import repair_inputs
 from flows.run.session import InputFailedError, RunSession, StepFailedError
 from flows.steps import worker
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup, device_seconds
 from flows.steps.registry import kind_of
+from flows.steps.step_lookup import StepLookup
 from flows.steps.workers import AlreadyRunning
 from infra.prefect.page_queue import UIPage
-from infra.prefect.progress import NodeProgress
-from infra.progress import COMPILING, Progress
 from infra.store.digest_check import DamagedArtifactError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact
 
 Outcome = Literal["made", "reused"]
-
-_PROGRESS_PAGE_AFTER = 5.0
-"""Interval at which a running node refreshes its progress in the UI, first after as long [s]."""
 
 
 class Work(Protocol):
@@ -95,70 +90,61 @@ class NodeWork:
 
     def make(self, node: GraphNode) -> Outcome:
         """See `Work.make`."""
-        # Job by job, since a later job reads what an earlier one made. For the steps of a job:
-        #
-        #   the store has …            this run …
-        #   nothing                    makes it
-        #   one made by other code     makes it again, if `rebuild_seconds` allows
-        #   one that was accepted      uses it, unless --rebuild names it
-        #   one that was pruned        uses it, unless a step of this node needs its files
-        #   a fresh one                uses it
-        #
-        # What is missing goes to one worker in one call, which makes together what it can.
+        # Job by job, since a later job reads what an earlier one made. What is missing goes to one
+        # worker in one call, which makes together what it can.
         session, outcome = self._session, cast(Outcome, "reused")
-        errors: dict[str, str] = {}
-        blocked = ""
-        for job in node.jobs:
-            missing: dict[Step, Recipe] = {}
-            keys: list[str] = []
-            for step in job.steps:
-                try:
-                    lookup = session.look_up(step)
-                    keys.append(lookup.recipe.key)
-                    remade = lookup.state == "accepted" and session.rebuilds(node)
-                    if lookup.is_pruned and lookup.state != "stale":
-                        remade = remade or self._is_wanted(node, lookup)
-                    session.allow(node, step, lookup)
-                    artifact = None if lookup.state == "stale" or remade else lookup.artifact
-                    if artifact is None or self._is_damaged_table(node, step, artifact):
-                        missing[step] = lookup.recipe
-                    else:
-                        session.artifacts[step] = artifact
-                        self._publish_lineage_page(step, artifact, reused=True)
-                except InputFailedError as error:
-                    blocked = blocked or f"since {error} failed"
-                except StepFailedError as error:
-                    errors[step.name] = str(error)
+        repaired, jobs = {*session.repaired}, [*node.jobs]
+        while jobs:
+            job = jobs.pop(0)
+            missing, keys, errors, blocked = self._look_up_job(node, job)
             ends: dict[str, worker.StepOutcome] = {}
             try:
                 if missing:
                     # A table of the results so far always passes the gate: its cells are made.
                     partial = any(step.partial for step in missing)
                     closes = math.inf if partial else session.admission.enter(node)
-                    recipes = list(missing.values())
+                    context, recipes = _context_of(job, closes), list(missing.values())
+                    progress = JobProgress(session, node, job, recipes[0].key)
                     with session.admission.charge(node, session.store, recipes, ends):
-                        self._run_job(node, job, keys, recipes, ends, closes)
+                        if job.cpus and job.pieces > 1:
+                            self._make_pieces(node, job, keys, recipes, context)
+                        # Without cores of its own, a job is small and runs in this process.
+                        stream = (
+                            session.workers.make(
+                                node.name, keys, recipes, context, cpus=job.cpus, gpus=job.gpus
+                            )
+                            if job.cpus
+                            else worker.make(session.store.uri, recipes, context)
+                        )
+                        for item in stream:  # To its very end: leaving it early ends its worker.
+                            if not isinstance(item, worker.StepOutcome):
+                                progress.show(item)
+                            elif not item.held:
+                                ends[item.name] = item
+                    # No step ended and the window is closed: the worker never started one.
+                    if not ends and time.time() >= closes:
+                        raise NodeHeldError(session.admission.outside_window)
+                    for recipe in recipes:
+                        if recipe.name not in ends:
+                            errors[recipe.name] = "its worker ended without an artifact"
             finally:  # Even if the worker is lost, the steps that it committed before count.
-                for step, recipe in missing.items():
+                for step in missing:
                     end = ends.get(step.name)
                     if end and end.error:
                         session.log(f"{step.name}: {end.traceback}", True)
                         errors[step.name] = end.error
                     elif end:
-                        artifact = session.artifacts[step] = session.store.get(recipe.key)
-                        if not end.reused:
-                            outcome = "made"
-                            session.made.add(step)
-                        session.expected.learn(step, artifact.manifest.seconds)
-                        session.expected.learn_cost(step, device_seconds(artifact))
-                        self._publish_lineage_page(step, artifact, reused=end.reused)
+                        self._take(step, session.store.get(missing[step].key), end)
+                        outcome = outcome if end.reused else "made"
             # After all steps of this job, so that one failed budget does not lose the others;
             # before the next job, which may read the step that failed.
             if errors:
                 # The node's own name stands before all of it.
                 messages = (v if k == node.name else f"{k}: {v}" for k, v in errors.items())
-                raise StepFailedError("; ".join(messages))
-            if blocked:
+                error = StepFailedError("; ".join(messages))
+                repair_inputs(session, node, error, repaired, self.make)
+                repaired, jobs = {*session.repaired}, [*node.jobs]
+            elif blocked:
                 raise NodeHeldError(blocked)
         return outcome
 
@@ -173,6 +159,54 @@ class NodeWork:
         )
         seconds = sum(session.artifacts[step].manifest.seconds for step in steps)
         return ", ".join(filter(None, counts)), seconds
+
+    def _look_up_job(
+        self, node: GraphNode, job: StepJob
+    ) -> tuple[dict[Step, Recipe], list[str], dict[str, str], str]:
+        """Finds the steps of a job that are there; returns what a worker needs to make the others.
+
+        Returns:
+          The missing steps, the keys of all that have their inputs, step's name -> why it may not
+          be made, and why some cannot be made yet ("" where all can).
+        """
+        # For the steps of a job:
+        #
+        #   the store has …            this run …
+        #   nothing                    makes it
+        #   one made by other code     makes it again, if `rebuild_seconds` allows
+        #   one that was accepted      uses it, unless --rebuild names it
+        #   one that was pruned        uses it, unless a step of this node needs its files
+        #   a fresh one                uses it
+        session, missing, keys = self._session, dict[Step, Recipe](), list[str]()
+        errors, blocked = dict[str, str](), ""
+        for step in job.steps:
+            try:
+                lookup = session.look_up(step)
+                keys.append(lookup.recipe.key)
+                remade = lookup.state == "accepted" and session.rebuilds(node)
+                if lookup.is_pruned and lookup.state != "stale":
+                    remade = remade or self._is_wanted(node, lookup)
+                session.allow(node, step, lookup)
+                artifact = None if lookup.state == "stale" or remade else lookup.artifact
+                if artifact is None or self._is_damaged_table(node, step, artifact):
+                    missing[step] = lookup.recipe
+                else:
+                    session.artifacts[step] = artifact
+                    self._publish_lineage_page(step, artifact, reused=True)
+            except InputFailedError as error:
+                blocked = blocked or f"since {error} failed"
+            except StepFailedError as error:
+                errors[step.name] = str(error)
+        return missing, keys, errors, blocked
+
+    def _take(self, step: Step, artifact: Artifact, end: worker.StepOutcome) -> None:
+        """Notes the artifact of a step that a worker has ended."""
+        session = self._session
+        session.artifacts[step] = artifact
+        if not end.reused:
+            session.made.add(step)
+        session.expected.learn(artifact, step)
+        self._publish_lineage_page(step, artifact, reused=end.reused)
 
     def _is_damaged_table(self, node: GraphNode, step: Step, artifact: Artifact) -> bool:
         """Whether an artifact is the table that the run itself reads in the end, and damaged."""
@@ -200,99 +234,6 @@ class NodeWork:
             and pruned.key in {entry.key for entry in reader.recipe.inputs.values()}
             for reader in lookups
         )
-
-    def _run_job(
-        self,
-        node: GraphNode,
-        job: StepJob,
-        keys: Sequence[str],
-        recipes: Sequence[Recipe],
-        ends: dict[str, worker.StepOutcome],
-        closes: float,
-    ) -> None:
-        """Runs a job's missing steps and shows their progress; fills `ends` as each step ends.
-
-        Raises:
-          NodeHeldError: if no worker was free before `closes` [seconds since the epoch].
-        """
-        session = self._session
-        prefect = {"task_run_id": task_run.id, "flow_run_id": flow_run.id}
-        context: dict[str, Any] = {"prefect": prefect}
-        # The context says how to make it, never what: it is not part of the recipe.
-        if job.processes > 1:
-            context["processes"] = job.processes
-            if job.launcher:
-                context["launcher"] = job.launcher
-        if math.isfinite(closes):
-            context["closes"] = closes
-        # A job for a worker may wait for one that is free: it begins with its first progress, which
-        # comes before it imports or compiles anything. Others begin now.
-        clock, began, devices, last = None, 0.0, "", None
-        show = self._progress_reporter(recipes[0].key)
-        # Without cores of its own, a job is small and runs in this process.
-        if not job.cpus or job.pieces > 1:
-            clock, began = self._begin(node, job), time.time()
-        if job.cpus:
-            if job.pieces > 1:
-                self._make_pieces(node, job, keys, recipes, context)
-            stream = session.workers.make(
-                node.name, keys, recipes, context, cpus=job.cpus, gpus=job.gpus
-            )
-        else:
-            stream = worker.make(session.store.uri, recipes, context)
-        for item in stream:  # To its very end: leaving a stream early ends its worker.
-            if isinstance(item, worker.StepOutcome):
-                if not item.held:
-                    ends[item.name] = item
-                continue
-            if isinstance(item, AlreadyRunning):
-                detail = f": it was under way already, as {item.by}"
-                session.display.finish(node.name, outcome="joined", detail=detail)
-                continue
-            name, progress = item
-            if clock is None:
-                clock, began = self._begin(node, job), time.time()
-            if job.cpus and not devices:
-                devices = session.workers.describe_devices(job.cpus, job.gpus)
-            if progress.happened and progress != last:  # The same report may arrive several times.
-                session.display.print_event(node.name, progress.note)
-                session.log(f"{node.name}: {progress.note}", True)
-            if progress.note == COMPILING and progress != last:
-                session.log(f"{name}: {COMPILING}", False)
-            last = progress
-            seconds_left = clock.seconds_left(name, progress)
-            session.display.update(node.name, progress, seconds_left)
-            session.progress.update(
-                node.name,
-                NodeProgress(
-                    step=name,
-                    done=progress.done,
-                    total=progress.total,
-                    note=progress.note,
-                    devices=devices,
-                    seconds_left=seconds_left,
-                    began=began,
-                    written=time.time(),
-                ),
-            )
-            show(name, progress)
-        # No step ended and the window is closed: the worker never started one.
-        if not ends and time.time() >= closes:
-            raise NodeHeldError(session.admission.outside_window)
-        for recipe in recipes:
-            if recipe.name not in ends:
-                raise StepFailedError("its worker ended without an artifact")
-
-    def _begin(self, node: GraphNode, job: StepJob) -> JobClock:
-        """Reports that a job has begun; returns the clock by which its time left is estimated."""
-        session = self._session
-        missing = [step for step in node.steps if step not in session.artifacts]
-        expected = session.expected.of_steps(missing)
-        if node not in session.begun:
-            session.begun.add(node)
-            session.log(run_log.beginning_line(node, missing, expected), False)
-            session.display.begin(node.name, expected, run_log.describe_work(missing))
-        return JobClock(expected, is_last=len(missing) == 1)
 
     def _make_pieces(
         self,
@@ -339,32 +280,22 @@ class NodeWork:
 
     def _publish_lineage_page(self, step: Step, artifact: Artifact, *, reused: bool) -> None:
         """Publishes a page about an artifact in the UI."""
-        text = lineage_page(self._session.view, artifact, reused=reused)
-        key, task = page_key(artifact.key), task_run.id
-        self._session.pages.put(UIPage(key=key, text=text, description=step.name, task_run_id=task))
+        session, task = self._session, task_run.id
+        text, key = lineage_page(session.view, artifact, reused=reused), page_key(artifact.key)
+        session.traces.pages.put(
+            UIPage(key=key, text=text, description=step.name, task_run_id=task)
+        )
 
-    def _progress_reporter(self, key: str) -> Callable[[str, Progress], None]:
-        """Returns a function that shows a node's progress in the UI, at most every few seconds."""
-        last = logged = time.monotonic()
 
-        def show(name: str, progress: Progress) -> None:
-            nonlocal last, logged
-            if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
-                return
-            # Two rhythms: the page every few seconds, in place; a log line every `LINE_EVERY`,
-            # since log lines pile up.
-            last = time.monotonic()
-            if last - logged >= run_log.LINE_EVERY:
-                logged = last
-                self._session.log(run_log.progress_line(name, progress), False)
-            percent = round(100 * progress.done / max(progress.total, 1), 1)
-            self._session.pages.put_progress(
-                UIPage(
-                    key=f"progress-{key}",
-                    text=percent,
-                    description=f"{name} {progress.note}",
-                    task_run_id=task_run.id,
-                )
-            )
-
-        return show
+def _context_of(job: StepJob, closes: float) -> dict[str, Any]:
+    """Returns how a job is made, as `worker.make` takes it; it is no part of any recipe."""
+    context: dict[str, Any] = {
+        "prefect": {"task_run_id": task_run.id, "flow_run_id": flow_run.id},
+    }
+    if job.processes > 1:
+        context["processes"] = job.processes
+        if job.launcher:
+            context["launcher"] = job.launcher
+    if math.isfinite(closes):
+        context["closes"] = closes
+    return context

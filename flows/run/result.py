@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from flows.lineage.runs import Outcome, describe_ends
+from flows.lookup.runs import RunOutcome, describe_ends
 from flows.run.retry_policy import GIVEN_UP, NOT_FAILED
 from flows.study.study import StudyConfig
 
@@ -14,7 +14,7 @@ class StudyResult:
 
     Attributes:
       results: key of the results artifact; None where the run stopped before the report.
-      failed: "step: reason" for each step that failed.
+      failed: "node: reason" for each node that failed.
       made: number of nodes that the run made.
       reused: number of nodes that it reused.
       outcome: how the run ended, in a word or two.
@@ -29,7 +29,7 @@ class StudyResult:
     failed: tuple[str, ...]
     made: int
     reused: int
-    outcome: Outcome
+    outcome: RunOutcome
     run: str
     flow_run_id: str
     holds: Mapping[str, str]
@@ -43,12 +43,12 @@ class StudyResult:
         return dataclasses.replace(later, made=self.made + later.made)
 
     @property
-    def steps_by_hold_reason(self) -> dict[str, list[str]]:
-        """Reason for not running steps -> names of these steps."""
-        steps_by_reason: dict[str, list[str]] = {}
-        for step, why in self.holds.items():
-            steps_by_reason.setdefault(why, []).append(step)
-        return steps_by_reason
+    def nodes_by_hold_reason(self) -> dict[str, list[str]]:
+        """Reason for not running nodes -> names of these nodes."""
+        nodes_by_reason: dict[str, list[str]] = {}
+        for node, why in self.holds.items():
+            nodes_by_reason.setdefault(why, []).append(node)
+        return nodes_by_reason
 
     @property
     def is_success(self) -> bool:
@@ -63,7 +63,7 @@ class StudyResult:
         counts = [f"{self.outcome}: {made_text}", f"{self.reused} reused"]
         counts += [describe_ends(self.failed, (), cause=False)] * bool(self.failed)
         counts += [
-            f"{len(steps)} not run, {why}" for why, steps in self.steps_by_hold_reason.items()
+            f"{len(nodes)} not run, {why}" for why, nodes in self.nodes_by_hold_reason.items()
         ]
         return ", ".join(counts)
 

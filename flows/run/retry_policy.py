@@ -1,10 +1,10 @@
 """Rules that hold nodes of a run back: all that did not fail last time, or that fail too often."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from flows.graph.explain import Explanation
 from flows.graph.nodes import GraphNode
-from flows.lineage.runs import ended_run_records
+from flows.lookup.runs import ended_run_records
 from flows.report.text_lists import abbreviate_list, counted
 from infra.errors import ConfigError
 from infra.store.store import Store
@@ -32,7 +32,7 @@ def hold_none(explanation: Explanation) -> Mapping[GraphNode, str]:
 
 
 def failed_nodes_of_last_run(store: Store, name: str) -> tuple[str, ...]:
-    """Returns the names of the steps that failed in the last run of a study, or were given up.
+    """Returns the names of the nodes that failed in the last run of a study, or were given up.
 
     Raises:
       ConfigError: if no run of that study has ended.
@@ -48,21 +48,19 @@ def failed_nodes_of_last_run(store: Store, name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*failed, *newest.get("given_up", ())]))
 
 
-def describe_failed_nodes(name: str, failed: Sequence[str]) -> str:
-    """Returns a line that names the failed steps which a run with `--failed` will try."""
-    count = (
-        f"{counted(len(failed), 'step')} failed or {'was' if len(failed) == 1 else 'were'} given up"
-    )
-    names = abbreviate_list(failed, _MAX_NAMES)
-    return f"{count} in {name}'s last run; only these are tried, and what waited for them: {names}"
+def only_failed(store: Store, name: str) -> tuple[HoldRule | None, str]:
+    """Returns the rule of a run with `--failed`, and a line on it; no rule if nothing failed.
 
+    It holds back all nodes but those that failed in the last run of a study or were given up, what
+    waited for them, and what they need. Stale nodes are not held back: what mended the failed ones
+    may have made others stale, and a table should not rest on both.
 
-def hold_all_but(names: Collection[str]) -> HoldRule:
-    """Returns a rule that holds back all nodes but the named ones, what waited, and what they need.
-
-    Stale nodes are not held back: what mended the failed ones may have made others stale, and a
-    table should not rest on both.
+    Raises:
+      ConfigError: if no run of that study has ended.
     """
+    failed = failed_nodes_of_last_run(store, name)
+    if not failed:
+        return None, f"nothing to run: no step failed in {name}'s last run"
 
     def holds(explanation: Explanation) -> Mapping[GraphNode, str]:
         upstream = explanation.graph.upstream
@@ -76,7 +74,7 @@ def hold_all_but(names: Collection[str]) -> HoldRule:
                 and any(read in nodes for read in upstream[node])
                 and not any(step.partial for step in node.steps)
             )
-            if node.name in names or state == "stale" or waited:
+            if node.name in failed or state == "stale" or waited:
                 nodes.add(node)
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(explanation.graph.nodes):
@@ -84,7 +82,13 @@ def hold_all_but(names: Collection[str]) -> HoldRule:
                 nodes.update(upstream[node])
         return {node: NOT_FAILED for node in explanation.graph.nodes if node not in nodes}
 
-    return holds
+    count = (
+        f"{counted(len(failed), 'step')} failed or {'was' if len(failed) == 1 else 'were'} given up"
+    )
+    names = abbreviate_list(failed, _MAX_NAMES)
+    return holds, (
+        f"{count} in {name}'s last run; only these are tried, and what waited for them: {names}"
+    )
 
 
 def failures_by_node(store: Store, explanation: Explanation) -> dict[GraphNode, int]:

@@ -10,22 +10,15 @@ from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.graph.explain import Explanation, explain_study
-from flows.lineage.runs import close_dead_records, stop_run_record
+from flows.lookup.runs import close_dead_records, stop_run_record
 from flows.run.limits import Admission
 from flows.run.node_tasks import NodeTasks
 from flows.run.node_work import NodeWork
 from flows.run.request import RunRequest
 from flows.run.result import StudyResult
-from flows.run.retry_policy import (
-    GIVEN_UP,
-    HoldRule,
-    describe_failed_nodes,
-    failed_nodes_of_last_run,
-    hold_all_but,
-    hold_none,
-)
-from flows.run.run_order import run_in_order
-from flows.run.study_pass import RunTraces, finish_pass, start_pass
+from flows.run.retry_policy import GIVEN_UP, HoldRule, hold_none, only_failed
+from flows.run.session import RunTraces
+from flows.run.study_pass import finish_pass, start_pass
 from flows.steps.workers import Workers
 from infra.errors import one_line_message
 from infra.prefect.approval import NotApprovedError
@@ -83,13 +76,13 @@ class Run:
         #   pin, journal ─▶ pass 1: verdicts, run ─▶ pass 2: … ─▶ journal closed ─▶ pin released
         request, store = self.request, self.store
         admission = Admission(request.limits)
+        hold_rule = self._hold_rule
         if request.failed:
-            names = failed_nodes_of_last_run(store, request.config.name)
-            if not names:
-                name = request.config.name
-                return Completed(message=f"nothing to run: no step failed in {name}'s last run")
-            print(describe_failed_nodes(request.config.name, names), flush=True)
-            self._hold_rule = hold_all_but(names)
+            rule, line = only_failed(store, request.config.name)
+            if rule is None:
+                return Completed(message=line)
+            print(line, flush=True)
+            hold_rule = rule
         context = FlowRunContext.get()
         run_id = str(context.flow_run.id) if context and context.flow_run else ""
 
@@ -110,7 +103,7 @@ class Run:
             try:
                 # A generator: what comes next is decided only now, with the cells of the last pass.
                 for explanation in self._passes:
-                    admission.holds = self._hold_rule(explanation)
+                    admission.holds = hold_rule(explanation)
                     session = start_pass(
                         explanation,
                         request,
@@ -123,16 +116,10 @@ class Run:
                     line = explanation.describe_remakes()
                     if line and self._explanation is None:  # Who explained the study has said it.
                         print(line, flush=True)
-                    tasks = NodeTasks(session, NodeWork(session))
                     with session.display, contextlib.closing(session.workers):
-                        run_in_order(
-                            session.graph,
-                            tasks.run,
-                            expected=session.expected,
+                        NodeTasks(session, NodeWork(session)).run(
                             on_workers=session.workers.capacity + self._queue_length,
                             in_process=explanation.study.compute.prepare_at_once,
-                            done=tasks.share_row(),
-                            priority=session.priority,
                         )
                     result = finish_pass(session, explanation.study)
                     self.result = self.result.followed_by(result) if self.result else result

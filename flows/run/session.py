@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import cast
+from typing import Any, cast
 
 from prefect import get_run_logger
 
@@ -15,7 +15,7 @@ from flows.graph.nodes import GraphNode, StudyGraph
 from flows.run.display import Display
 from flows.run.limits import Admission, NodeHeldError
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup, device_seconds, look_up
+from flows.steps.step_lookup import StepLookup, device_seconds, look_up_step
 from flows.steps.workers import Workers
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue
@@ -38,6 +38,23 @@ def log_on_page(text: str, failed: bool = False) -> None:
     get_run_logger().log(logging.ERROR if failed else logging.INFO, text)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunTraces:
+    """What a run leaves beside its artifacts while it is alive, and the records of those before.
+
+    Attributes:
+      pin: protection of artifacts from garbage collection until the run ends.
+      journal: record of the run, from which the UI's rows are settled.
+      pages: its pages, on their way to the UI.
+      previous_runs: records of the runs before it, by name.
+    """
+
+    pin: Pin
+    journal: Journal
+    pages: PageQueue
+    previous_runs: Mapping[str, Mapping[str, Any]]
+
+
 @dataclasses.dataclass(kw_only=True)
 class RunSession:
     """The state that the nodes of one run share.
@@ -52,12 +69,10 @@ class RunSession:
       view: snapshot of the store at the start of the run; answers look-ups of `expected_keys`.
       expected_keys: step -> key of the artifact found for it at the start, which is pinned.
       accepted_at_start: steps that, at the start, rested on an artifact kept by `parcel accept`.
-      journal: record of the run, from which the UI's rows are settled.
+      traces: what the run leaves beside its artifacts.
       progress: how far the nodes are that run.
-      pages: pages of the run, on their way to the UI.
       expected: estimated time and cost of each step.
       forecast: estimated time until the run ends.
-      pin: protection of artifacts from garbage collection until the run ends.
       retries: further attempts at a node whose worker died.
       retry_after: pause before each of them [s].
       rebuild: names of steps to make again at any cost, accepted ones included; may hold `*`.
@@ -89,12 +104,10 @@ class RunSession:
     accepted_at_start: Set[Step]
     workers: Workers
     display: Display
-    journal: Journal
+    traces: RunTraces
     progress: ProgressFile
-    pages: PageQueue
     expected: TimeEstimates
     forecast: Forecast
-    pin: Pin
     retries: int = 0
     retry_after: float = 1.0
     rebuild: Sequence[str] = ()
@@ -144,12 +157,12 @@ class RunSession:
             raise InputFailedError(self.causes.get(missing_inputs[0], missing_inputs[0].name))
         inputs = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
         look_up_in = functools.partial(
-            look_up,
+            look_up_step,
             step=step,
             inputs=inputs,
             accepted=self.accepted,
             source=self.source,
-            pin=self.pin.add,
+            pin=self.traces.pin.add,
             before=self.view,
         )
         # The snapshot is fast, and right for keys pinned at the start: `gc` cannot have removed

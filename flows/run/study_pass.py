@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from flows.config.keep import describe_disk_use
 from flows.graph.eta import Forecast
 from flows.graph.explain import Explanation
 from flows.graph.nodes import GraphNode
-from flows.lineage.runs import begin_run_record, end_run_record, record_name
+from flows.lookup.runs import begin_run_record, end_run_record, record_name
 from flows.pages.overview import continuing_command
 from flows.pages.rebuild import publish_results
 from flows.report.headline import headline_text
@@ -30,38 +30,19 @@ from flows.run.limits import Admission
 from flows.run.request import RunRequest
 from flows.run.result import StudyResult
 from flows.run.retry_policy import GIVEN_UP
-from flows.run.session import RunSession
+from flows.run.session import RunSession, RunTraces
 from flows.steps.worker import import_step_code
 from flows.steps.workers import Workers, workers_of
 from flows.study.paper_deviations import describe_paper_deviations
 from flows.study.study import StudyConfig
 from infra.prefect.approval import wait_for_approval
 from infra.prefect.best_effort import warn_only
-from infra.prefect.journal import Journal
-from infra.prefect.page_queue import PageQueue, UIPage
+from infra.prefect.page_queue import UIPage
 from infra.prefect.progress import ProgressFile
 from infra.processes.signals import end_with
-from infra.store.pins import Pin
 from infra.store.records import read_run
 from infra.store.redact import remember_secrets
 from infra.store.store import Artifact, Store
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunTraces:
-    """What a run leaves beside its artifacts while it is alive, and the records of those before.
-
-    Attributes:
-      pin: protection of artifacts from garbage collection.
-      journal: how far its nodes are.
-      pages: its pages, on their way to the UI.
-      previous_runs: records of the runs before it, by name.
-    """
-
-    pin: Pin
-    journal: Journal
-    pages: PageQueue
-    previous_runs: Mapping[str, Mapping[str, Any]]
 
 
 def start_pass(
@@ -148,12 +129,10 @@ def start_pass(
             node_wait=compute.node_wait,
         ),
         display=Display(len(graph.nodes), time_left=forecast.seconds),
-        journal=journal,
+        traces=traces,
         progress=ProgressFile(store.state, journal.flow_run_id),
-        pages=traces.pages,
         expected=expected,
         forecast=forecast,
-        pin=pin,
         retries=compute.retries,
         rebuild=rebuild,
         rework_costs=explanation.rework_costs(but=rebuild),
@@ -166,14 +145,14 @@ def finish_pass(session: RunSession, config: StudyConfig) -> StudyResult:
     """Writes the record of one study's run, logs its outcome and publishes its table."""
     # The record first: whatever fails after it, what was made is known. Pages come last, and only
     # warn, since `parcel lineage rebuild` makes them again.
-    store, counts = session.store, session.display.counts
+    store, traces, counts = session.store, session.traces, session.display.counts
     results = session.artifacts.get(session.graph.results) if session.graph.results else None
     holds = {node.name: why for node, why in session.holds.items()}
     failed = tuple(f"{name}: {why}" for name, why in session.failures.items())
     outcome = end_run_record(
         store,
         dataclasses.asdict(config),
-        session.pin.run,
+        traces.pin.run,
         results=results.key if results else None,
         artifacts=[artifact.key for artifact in session.artifacts.values()],
         failed=failed,
@@ -189,8 +168,8 @@ def finish_pass(session: RunSession, config: StudyConfig) -> StudyResult:
         made=counts["made"],
         reused=counts["reused"],
         outcome=outcome,
-        run=record_name(config.name, session.pin.run),
-        flow_run_id=session.journal.flow_run_id,
+        run=record_name(config.name, traces.pin.run),
+        flow_run_id=traces.journal.flow_run_id,
         holds=holds,
         config=config,
         disk_use=describe_disk_use(session.view, session.artifacts.values(), config.keep),
@@ -201,7 +180,7 @@ def finish_pass(session: RunSession, config: StudyConfig) -> StudyResult:
     )
     if results:
         with warn_only():
-            publish_results(store, result.run, config.name, results.key, session.pages)
+            publish_results(store, result.run, config.name, results.key, traces.pages)
     return result
 
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.markdown import Markdown
 
-from flows.lineage.runs import describe_ends
+from flows.lookup.runs import describe_ends
 from flows.report.text_lists import abbreviate_list, counted
 from flows.run.result import StudyResult
 from infra.prefect.server import UI
@@ -53,9 +53,9 @@ def _print_summary(console: Console, store: Store, result: StudyResult, seconds:
     ends = describe_ends(result.failed, result.holds, cause=False)
     counts = ", ".join(filter(None, (f"{result.made} made", summary, ends)))
     console.print(f"{counted(steps, 'step')} in {seconds:.0f} s: {counts}")
-    for why, steps_held in result.steps_by_hold_reason.items():
+    for why, nodes in result.nodes_by_hold_reason.items():
         console.print(
-            f"not run, {why}: {abbreviate_list(steps_held, _MAX_NAMES)}",
+            f"not run, {why}: {abbreviate_list(nodes, _MAX_NAMES)}",
             markup=False,
             soft_wrap=True,
         )

@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.steps.worker import StepOutcome, make_in_worker
+from flows.steps.worker import StepOutcome, make
 from infra.progress import Progress
 from infra.store.backend import StoreBackend
 from infra.store.manifest import Recipe
@@ -120,7 +120,7 @@ def main() -> None:
         sys.exit(f"the work of {job} in {uri} is not what was submitted.")
     recipes, context = pickle.loads(work)
     report, written = JobReport(), 0.0
-    for item in make_in_worker(uri, recipes, context, job, tuple(earlier)):
+    for item in make(uri, recipes, context, job, tuple(earlier), True):
         if isinstance(item, StepOutcome):
             report.ends.append(item)
             print(f"{item.name}: {item.traceback or item.error or 'done'}", flush=True)

@@ -90,16 +90,16 @@ def labels_of(manifest: Manifest) -> Labels:
         with contextlib.suppress(ValueError):
             return typed(Labels, recorded, LABELS)
     if manifest.kind.startswith("user_"):
-        return labels_of_user(manifest.config["step"], manifest.name)
-    return labels_of_name(manifest.name)
+        return labels_of_user_step(manifest.config["step"], manifest.name)
+    return labels_of_step_name(manifest.name)
 
 
-def labels_of_user(reference: str, name: str) -> Labels:
+def labels_of_user_step(reference: str, name: str) -> Labels:
     """Returns the labels of a step of a user's own class, "module:Class"."""
     return Labels(action=reference.rpartition(":")[2], title=name)
 
 
-def labels_of_name(name: str) -> Labels:
+def labels_of_step_name(name: str) -> Labels:
     """Returns the labels that a name was written from, in manifests that have no others."""
     parts = _NAME.fullmatch(name)
     if parts is None:

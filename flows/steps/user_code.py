@@ -32,7 +32,7 @@ from infra.references import (
     module_reference,
 )
 from infra.source_code import ROOTS, USER_CODE, add_user_code, checkout, read_checkout, read_module
-from infra.store.environment import PACKAGES
+from infra.store.environment import RECORDED_PACKAGES
 from pipelines.sources.own_source import OwnSource
 
 _OURS = {*ROOTS, "infra", "parcel"}
@@ -134,7 +134,7 @@ def library_versions(module: str) -> dict[str, str]:
     return {
         name: importlib.metadata.version(name)
         for name in sorted(distributions_used)
-        if name not in PACKAGES
+        if name not in RECORDED_PACKAGES
     }
 
 

@@ -63,9 +63,7 @@ def make(
     context: Mapping[str, Any],
     token: str | None = None,
     lost: Collection[str] = (),
-    *,
-    count_devices: Callable[[], int] | None = None,
-    wait: bool = True,
+    alone: bool = False,
 ) -> Iterator[tuple[str, Progress] | StepOutcome]:
     """Makes steps one after the other; yields (step, its progress) and the outcome of each step.
 
@@ -78,16 +76,32 @@ def make(
       recipes: steps to make; none of them reads another one's artifact.
       context: run ids of the orchestrator, for the manifests; "processes", the number that shares a
         step whose kind can be shared, if more than one, and "launcher", the command that starts
-        them.
+        them. Then orders, which no manifest has: "closes", the time after which no step is started,
+        since the call may have waited long for a free worker [seconds since the epoch]; "piece",
+        (its number, how many there are), has only that piece of the steps made, which the call that
+        makes the steps uses later; "wait" False leaves a step that another process is making to
+        it, and its outcome says so.
       token: token that names this call as the holder of its steps' leases; None draws one for each.
       lost: tokens of earlier calls whose process died; their leases are taken at once.
-      count_devices: returns how many devices this process computes on; None counts 1 if JAX runs
-        here already, for others.
-      wait: whether to wait for steps that another process is making, or else leave them to it.
+      alone: whether this process does nothing else, and has not imported JAX yet. Those of one
+        machine share the programs that they compile.
     """
-    # Devices that this process computes on for others, say in a notebook, are not the steps' cost.
-    count_devices = count_devices or ((lambda: 1) if jax_has_devices() else device_count)
+    piece, wait = context.get("piece"), context.get("wait", True)
+    if time.time() >= context.get("closes", math.inf):
+        yield from (StepOutcome(name=recipe.name, held=True) for recipe in recipes)
+        return
+    orders = ("closes", "piece", "wait")
+    context = {name: value for name, value in context.items() if name not in orders}
     opened = Store(store)
+    if alone:
+        leave_out_variables()
+        share_compiled_programs(opened.cache("jax"))
+    if piece is not None:
+        yield from _make_piece(opened, recipes, *piece)
+        return
+    # Devices that this process computes on for others, say in a notebook, are not the steps' cost.
+    # A worker may have made other steps before: all its devices are for steps.
+    count_devices = device_count if alone or not jax_has_devices() else (lambda: 1)
     for recipe in recipes:
         remember_secrets(json.loads(canonical_json(recipe.config)))
     # Group by group; an error ends its group alone, and every step of it is reported once.
@@ -101,7 +115,7 @@ def make(
         except LeaseHeldError:
             rest = [recipe for recipe in group if recipe.name not in reported]
             if wait:  # The lease was lost meanwhile: it is waited for like any other.
-                yield from make(store, rest, context, None, lost, count_devices=count_devices)
+                yield from make(store, rest, context, None, lost, alone)
             else:
                 yield from (StepOutcome(name=recipe.name, busy=True) for recipe in rest)
         except Exception as error:  # As text: not every exception survives pickling.
@@ -132,38 +146,6 @@ def _group_recipes(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
         alone = "" if kind.make_together else recipe.key
         groups.setdefault(value_sha256([alone, *parts]), []).append(recipe)
     return list(groups.values())
-
-
-def make_in_worker(
-    store: str,
-    recipes: Sequence[Recipe],
-    context: Mapping[str, Any],
-    token: str | None = None,
-    lost: Collection[str] = (),
-) -> Iterator[tuple[str, Progress] | StepOutcome]:
-    """Does as `make`, in a process that does nothing else and has not imported JAX yet.
-
-    Processes of one machine share the programs that they compile. After `context["closes"]`
-    [seconds since the epoch] no step is started: the call may have waited long for a free worker.
-    With `context["piece"]`, (its number, how many there are), only that piece of the steps is made;
-    the call that makes the steps uses it later. With `context["wait"]` False, a step that another
-    process is making is left to it, and its outcome says so.
-    """
-    closes, piece = context.get("closes", math.inf), context.get("piece")
-    wait = context.get("wait", True)
-    orders = ("closes", "piece", "wait")
-    context = {name: value for name, value in context.items() if name not in orders}
-    # The window may have closed while this call waited for a free worker.
-    if time.time() >= closes:
-        yield from (StepOutcome(name=recipe.name, held=True) for recipe in recipes)
-        return
-    leave_out_variables()
-    share_compiled_programs(Store(store).cache("jax"))
-    if piece is not None:
-        yield from _make_piece(Store(store), recipes, *piece)
-    else:
-        # A worker's process may have made other steps before; all its devices are for steps.
-        yield from make(store, recipes, context, token, lost, count_devices=device_count, wait=wait)
 
 
 def _make_piece(

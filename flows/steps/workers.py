@@ -128,10 +128,10 @@ class LocalWorkers:
         context, lost = {**context, "wait": False}, self._lost.setdefault(name, [])
         while True:
             busy, token = set[str](), uuid.uuid4().hex
-            order = self._store.uri, recipes, context, token, tuple(lost)
+            order = self._store.uri, recipes, context, token, tuple(lost), True
             try:
                 for item in self._cluster.stream(
-                    worker.make_in_worker, *order, num_cpus=cpus, num_gpus=gpus, name=name
+                    worker.make, *order, num_cpus=cpus, num_gpus=gpus, name=name
                 ):
                     if isinstance(item, StepOutcome) and item.busy:
                         busy.add(item.name)

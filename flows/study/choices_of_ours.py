@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flows.config.benchmark import TransferConfig, benchmark_of, rows_of, training_of
+from flows.config.benchmark import TransferConfig, benchmark_of, eval_rows_of, training_of
 from flows.report.text_lists import abbreviate_list
 from flows.study.settings import REFERENCE
 from flows.study.stage_list import stages_of
@@ -168,7 +168,7 @@ def _split_slices(config: StudyConfig) -> Found:
         train = transfer.train_split or benchmark_of(name, transfer).train_split
         if training_of(name, transfer) == name and "[" in train:
             found.append((f"{key}.train_split", train))
-        scored = [row.split for row in rows_of(name, transfer) if "[" in row.split]
+        scored = [row.split for row in eval_rows_of(name, transfer) if "[" in row.split]
         found += [(f"{key}.eval_splits", split) for split in scored]
     return found
 
@@ -177,7 +177,7 @@ def _pseudo_splits(config: StudyConfig) -> Found:
     found = []
     for key, name, transfer in _transfers(config):
         if name == "stvqa":
-            found += [(f"{key}.eval_splits", row.split) for row in rows_of(name, transfer)]
+            found += [(f"{key}.eval_splits", row.split) for row in eval_rows_of(name, transfer)]
     return found
 
 

@@ -25,12 +25,12 @@ from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.config import ModelConfig
 from model.connector.registry import KINDS, has_parameters
 from model.files import CONFIG, DIGEST, TOKENIZER
-from pipelines.fetch.fetch import NOTES, check_fetched
+from pipelines.fetch.fetch import FETCH_NOTES, check_fetched
 from pipelines.sources.registry import source_spec
 from pipelines.synthetic.render import FOLDERS
 
 
-def check_input_files(view: StudyView) -> None:
+def check_study_files(view: StudyView) -> None:
     """Checks the files that a study of one backbone is given.
 
     Raises:
@@ -219,7 +219,7 @@ def input_files_spec(path: Path, digest_cache: RawDigestCache | None = None) -> 
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
     # What was fetched is known by its bytes, not by where it came from.
-    files = [file for file in files if file != root / NOTES]
+    files = [file for file in files if file != root / FETCH_NOTES]
     digests = (digest_cache or RawDigestCache()).digests(files)
     entries = tuple(
         (file.relative_to(root).as_posix(), digest.sha256, digest.size)

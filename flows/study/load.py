@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.config.families import backbone_values, with_part_values
+from flows.config.model_families import backbone_values, with_part_values
 from flows.config.server_limits import check_served_path, served_path
 from infra.errors import ConfigError, did_you_mean
 from infra.references import file_reference
@@ -45,7 +45,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
     """
     source = Path(path) if path is not None else DEMO
     return apply_overrides(
-        read_config(source), overrides, source=str(path) if path is not None else "demo"
+        read_study_file(source), overrides, source=str(path) if path is not None else "demo"
     )
 
 
@@ -97,7 +97,7 @@ def check_config(values: dict[str, Any], *, source: str):
     return study
 
 
-def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_study_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Returns the values of a YAML file, merged over those of its base; not checked yet.
 
     Args:
@@ -148,7 +148,7 @@ def read_config(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
             raise ConfigError(
                 f"{path}: base must be a file that is not based on this one, got {base}."
             )
-        below = with_part_values(read_config(base, above))
+        below = with_part_values(read_study_file(base, above))
     return _without_dropped(_merge_configs(below, values), below, source=str(path))
 
 

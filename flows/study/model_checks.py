@@ -65,13 +65,15 @@ def check_user_connectors(base: StudyView) -> None:
     connectors = dict.fromkeys(map(base.connector_of, base.methods))
     if not (user_connectors := [connector for connector in connectors if connector not in KINDS]):
         return
-    from model.connector.contract import check_shapes  # JAX comes with it, and with the class.
+    from model.connector.contract import (
+        check_connector_shapes,  # JAX comes with it, and with the class.
+    )
     from model.train.resolution import check_resolutions
 
     for view in base.resolutions:
         for method in user_connectors:
             try:
-                check_shapes(view.model_of(method))
+                check_connector_shapes(view.model_of(method))
                 if view is not base:
                     check_resolutions(base.model_of(method), view.model_of(method))
             except ValueError as error:

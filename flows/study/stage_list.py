@@ -8,19 +8,19 @@ from flows.study.settings import REFERENCE, Method
 from flows.study.view import StudyView
 from model.train.config import TrainConfig
 
-START = "start"
+STUDY_START = "start"
 """What stands before the first stage: the study's `start`, or random parameters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stage:
+class PretrainingStage:
     """One pretraining stage.
 
     Attributes:
       name: its name, from which its seed is derived.
       key: config key of its recipe.
-      after: name of the stage that it continues from, or `START`; None: the last that the method
-        was trained in.
+      after: name of the stage that it continues from, or `STUDY_START`; None: the last that the
+        method was trained in.
       view: the study at the stage's resolution.
       methods: the methods that are trained in it.
       recipe: its training recipe, as the config states it.
@@ -42,7 +42,7 @@ class Stage:
         return self.view.train_config_for(self.recipe, method)
 
 
-def stages_of(base: StudyView) -> tuple[Stage, ...]:
+def stages_of(base: StudyView) -> tuple[PretrainingStage, ...]:
     """Returns the stages of a study; each stands after the one that it continues from."""
     # The paper's three, and the study's own, resolution by resolution:
     #
@@ -50,13 +50,13 @@ def stages_of(base: StudyView) -> tuple[Stage, ...]:
     #                                       224 px   │  448 px              │  896 px
     #
     # Transfers at a resolution begin from the last stage there, and so does Stage 2.
-    stages: list[Stage] = []
+    stages: list[PretrainingStage] = []
     if base.stage1 is not None:
         stages.append(
-            Stage(
+            PretrainingStage(
                 name="stage1",
                 key="stage1",
-                after=START,
+                after=STUDY_START,
                 view=base,
                 methods=(REFERENCE,),
                 recipe=base.stage1,
@@ -65,7 +65,7 @@ def stages_of(base: StudyView) -> tuple[Stage, ...]:
         )
     if base.intermediary is not None:
         stages.append(
-            Stage(
+            PretrainingStage(
                 name="intermediary",
                 key="intermediary",
                 after=None,
@@ -74,12 +74,12 @@ def stages_of(base: StudyView) -> tuple[Stage, ...]:
                 recipe=base.intermediary,
             )
         )
-    stages += _stages_at(base, base, {START, *(stage.name for stage in stages)})
+    stages += _stages_at(base, base, {STUDY_START, *(stage.name for stage in stages)})
     # Stage 2, if there is one, takes the first of the higher resolutions.
     higher = iter(base.higher)
     if base.stage2 is not None:
         view = next(higher)
-        stage2 = Stage(
+        stage2 = PretrainingStage(
             name="stage2",
             key="stage2.train",
             after=None,
@@ -96,7 +96,7 @@ def stages_of(base: StudyView) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _stages_at(base: StudyView, view: StudyView, names: set[str]) -> Iterator[Stage]:
+def _stages_at(base: StudyView, view: StudyView, names: set[str]) -> Iterator[PretrainingStage]:
     """Yields the study's own stages after some others, and after these in turn."""
     for i, stage in enumerate(base.stages):
         if stage.after in names and stage.resolution is None:
@@ -104,8 +104,8 @@ def _stages_at(base: StudyView, view: StudyView, names: set[str]) -> Iterator[St
             yield _user_stage(i, stage, view)
 
 
-def _user_stage(i: int, stage: StageConfig, view: StudyView) -> Stage:
-    return Stage(
+def _user_stage(i: int, stage: StageConfig, view: StudyView) -> PretrainingStage:
+    return PretrainingStage(
         name=stage.name,
         key=f"stages.{i}.train",
         after=stage.after,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from flows.config.backbone import BackboneConfig
-from flows.config.normalise import normalise, parse
+from flows.config.normalise import normalise, parse_study_values
 from flows.config.references import offered_connectors
 from flows.config.user_step import UserStep, load_user_step
 from flows.report.cell_text import drawn_budgets_text
@@ -54,7 +54,7 @@ class StudyConfig(StudySettings):
             return values
         # The record of a run, and what is sent to another process, has them from when it was read.
         statements = values.get("statements") or dict(values)
-        return {**normalise(parse(values)), "statements": statements}
+        return {**normalise(parse_study_values(values)), "statements": statements}
 
     def __post_init__(self) -> None:
         # Of the study first, whose errors name no backbone. All else is checked view by view.

@@ -3,7 +3,7 @@
 import time
 from itertools import islice
 
-from flows.config.benchmark import TransferConfig, metric_of, rows_of, source_of, train_data
+from flows.config.benchmark import TransferConfig, eval_rows_of, metric_of, source_of, train_data
 from flows.study.study import StudyConfig
 from flows.study.view import StudyView
 from infra.errors import ConfigError
@@ -30,7 +30,7 @@ def check_user_data(config: StudyConfig) -> None:
         the metric cannot score them; names the row and the cure.
     """
     if config.data_root is None:
-        return  # The synthetic corpus has no such benchmarks; `check_input_files` refuses them.
+        return  # The synthetic corpus has no such benchmarks; `check_study_files` refuses them.
     for view in config.backbone_studies[0].resolutions:  # The others have the same benchmarks.
         _check_benchmarks(view, config.data_root)
 
@@ -43,7 +43,7 @@ def _check_benchmarks(view: StudyView, data_root: str) -> None:
         _, split = train_data(name, view.transfers)
         field = f"transfers.{name}.train_split"
         _read_usable_rows(field, name, transfer, data_root, split, accepted)
-        for row in rows_of(name, transfer):
+        for row in eval_rows_of(name, transfer):
             field = f"transfers.{name}.eval_splits"
             items = _read_usable_rows(field, name, transfer, data_root, row.split, accepted)
             if transfer.transfer:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from flows.config.benchmark import EvalRow, rows_of
+from flows.config.benchmark import EvalRow, eval_rows_of
 from flows.study.settings import StudySettings
 
 
@@ -72,7 +72,7 @@ class StudyView(StudySettings):
     @property
     def eval_rows(self) -> dict[str, EvalRow]:
         """Row name -> the row, for every split that is prepared for evaluation."""
-        rows = (row for name, entry in self.transfers.items() for row in rows_of(name, entry))
+        rows = (row for name, entry in self.transfers.items() for row in eval_rows_of(name, entry))
         named = (dataclasses.replace(row, name=f"{row.name}{self.view_suffix}") for row in rows)
         return {row.name: row for row in named}
 

@@ -3,8 +3,8 @@
 from flows.config.benchmark import check_splits, check_transfer
 from flows.config.references import corpus_reference
 from flows.config.watched import WatchedConfig
-from flows.study.held_out import check_held_out, check_screened, check_watched
 from flows.study.settings import REFERENCE, Method, StudySettings
+from flows.study.split_checks import check_held_out, check_screened, check_watched
 from flows.study.view import StudyView
 from model.connector.budgets import supported_budgets
 from model.connector.registry import KINDS

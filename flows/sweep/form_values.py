@@ -19,11 +19,11 @@ from flows.config.server_limits import (
 )
 from flows.config.validation import first_problem
 from flows.graph.graph import Phase
-from flows.lineage.runs import ended_run_records
+from flows.lookup.runs import ended_run_records
 from flows.run.limits import SweepLimits
 from flows.run.retry_policy import failed_nodes_of_last_run
 from flows.study.input_files import check_served_files
-from flows.study.load import DEMO, apply_overrides, read_config
+from flows.study.load import DEMO, apply_overrides, read_study_file
 from flows.study.study import StudyConfig
 from flows.sweep.sweep import Sweep, SweepRun
 from infra.errors import ConfigError, did_you_mean, one_line_message
@@ -70,9 +70,9 @@ def study_values(
     if deployed_studies and study in deployed_studies:
         return deployed_studies[study]
     if study == "demo":
-        return read_config(DEMO)
+        return read_study_file(DEMO)
     if Path(study).suffix in (".yaml", ".yml"):
-        return read_config(served_path(study))
+        return read_study_file(served_path(study))
     # Of several runs with one name the newest: its record has the config as it ran.
     records = ended_run_records(store).values()
     runs = [record for record in records if study in (record["name"], record["run"])]
@@ -255,7 +255,7 @@ def _without_contents(study: str, problem: str) -> str:
     except ConfigError:  # The problem is this one: the file was not read.
         return problem
     try:
-        apply_overrides(read_config(served_path(study)), (), source=study)
+        apply_overrides(read_study_file(served_path(study)), (), source=study)
     except (ConfigError, ValueError, OSError):
         return (
             f"{study} is no study by itself; `parcel run {study} --explain` says in a terminal "

@@ -14,7 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from infra.gang.messages import Place, poll_interval, read_exit_codes, read_message, write_message
+from infra.gang.messages import (
+    GangFolder,
+    poll_interval,
+    read_exit_codes,
+    read_message,
+    write_message,
+)
 from infra.gang.supervise import LAUNCHER, GangFailedError
 from infra.processes.module import module_command, python_path
 
@@ -50,7 +56,7 @@ class LauncherGang:
     """
 
     def __init__(
-        self, launcher: str, command: Sequence[str], size: int, place: Place, logs: Path
+        self, launcher: str, command: Sequence[str], size: int, place: GangFolder, logs: Path
     ) -> None:
         self._place = place
         program, *options = shlex.split(launcher)
@@ -108,7 +114,7 @@ def launcher_rank(environment: Mapping[str, str]) -> int | None:
     return next(map(int, ranks), None)
 
 
-def rendezvous_address(place: Place, rank: int, seconds: float) -> str:
+def rendezvous_address(place: GangFolder, rank: int, seconds: float) -> str:
     """Returns rank 0's address as "host:port"; rank 0 publishes it, the others wait for it.
 
     Args:

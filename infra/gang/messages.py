@@ -29,7 +29,7 @@ from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 FAILED, PEER_LOST, PREEMPTED = 1, 17, 143
 """Exit codes of a member: its own error, another member was lost, and it was asked to leave."""
 
-Place = str | os.PathLike[str]
+GangFolder = str | os.PathLike[str]
 """A folder, or gs://bucket/prefix."""
 
 _POLL_INTERVAL = 0.01
@@ -43,7 +43,7 @@ _LOG_TAIL = 2000
 class ProgressWriter:
     """Rank 0's reports to the supervisor; with None for the place, progress is printed instead."""
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, place: GangFolder | None) -> None:
         self._place, self._num_written = place, 0
 
     def write(self, progress: Progress) -> None:
@@ -76,7 +76,7 @@ class ProgressWriter:
             write_message(self._place, "devices", str(count))
 
 
-def write_failure_reason(place: Place | None, rank: int, reason: str) -> None:
+def write_failure_reason(place: GangFolder | None, rank: int, reason: str) -> None:
     """Writes why a member gives up."""
     if place is None:
         print(reason, flush=True)
@@ -84,13 +84,13 @@ def write_failure_reason(place: Place | None, rank: int, reason: str) -> None:
         write_message(place, f"reason-{rank}", reason)
 
 
-def write_exit_code(place: Place | None, rank: int, code: int) -> None:
+def write_exit_code(place: GangFolder | None, rank: int, code: int) -> None:
     """Writes the exit code with which a member ends."""
     if place is not None:
         write_message(place, f"ended-{rank}", str(code))
 
 
-def read_exit_codes(place: Place) -> dict[int, int]:
+def read_exit_codes(place: GangFolder) -> dict[int, int]:
     """Returns rank -> exit code of the members that have written theirs."""
     names = [name for name in _backend(os.fspath(place)).listing("") if name.startswith("ended-")]
     return {int(name.partition("-")[2]): int(read_message(place, name) or 0) for name in names}
@@ -109,7 +109,7 @@ class ProgressReader:
       devices: number of the devices of all members; 0 until rank 0 has reported it.
     """
 
-    def __init__(self, place: Place, logs: Path) -> None:
+    def __init__(self, place: GangFolder, logs: Path) -> None:
         self._place, self._logs = place, logs
         self._num_read = self._num_acknowledged = 0
         self.last, self.resume_point = Progress(done=0, total=0), 0
@@ -150,12 +150,12 @@ class ProgressReader:
         return " ".join(redact_text(text).split())
 
 
-def write_message(place: Place, name: str, text: str) -> None:
+def write_message(place: GangFolder, name: str, text: str) -> None:
     """Writes a file atomically: readers see all of it or nothing."""
     _backend(os.fspath(place)).put(name, text.encode())
 
 
-def read_message(place: Place, name: str) -> str | None:
+def read_message(place: GangFolder, name: str) -> str | None:
     """Returns the text of a file; None if it is not there."""
     try:
         return _backend(os.fspath(place)).read(name).decode()
@@ -163,12 +163,12 @@ def read_message(place: Place, name: str) -> str | None:
         return None
 
 
-def poll_interval(place: Place) -> float:
+def poll_interval(place: GangFolder) -> float:
     """Returns the interval between two looks for a message in a place [s]."""
     return _BUCKET_POLL_INTERVAL if _is_bucket(place) else _POLL_INTERVAL
 
 
-def _is_bucket(place: Place) -> bool:
+def _is_bucket(place: GangFolder) -> bool:
     return os.fspath(place).startswith(BUCKET_SCHEME)
 
 

@@ -38,8 +38,8 @@ from infra.prefect.encryption import VARIABLE, take_key_out_of_database
 from infra.prefect.owner import owner_proof
 from infra.prefect.private import make_private, open_private
 from infra.prefect.server import (
+    LOGIN_TOKEN,
     PAGES,
-    TOKEN,
     Sidecar,
     auth_file,
     folder_id,
@@ -200,13 +200,13 @@ class Login:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _has_token(self, scope: Scope) -> bool:
-        (given, *_) = [*_query(scope).get(TOKEN, ()), ""]
+        (given, *_) = [*_query(scope).get(LOGIN_TOKEN, ()), ""]
         is_right = hmac.compare_digest(given.encode(), self._token.encode())
         return is_right and scope["method"] == "GET"
 
     async def _let_in(self, scope: Scope, send: Send) -> None:
         """Gives the browser its cookie, and sends it to the same address without the token."""
-        query = {name: values for name, values in _query(scope).items() if name != TOKEN}
+        query = {name: values for name, values in _query(scope).items() if name != LOGIN_TOKEN}
         # One slash: with two, the rest of the path would be a host.
         path = f"/{urllib.parse.quote(scope['path'].lstrip('/'))}"
         where = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
@@ -331,7 +331,7 @@ async def _refuse(send: Send, status: int, why: str, *more: tuple[bytes, bytes])
     await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
 
 
-def take_turns() -> None:
+def begin_immediately() -> None:
     """Makes transactions on SQLite wait for the write lock when they begin.
 
     Prefect lets them begin with a read. If another transaction writes before the first write of
@@ -393,7 +393,7 @@ def main() -> None:
     # first: whatever of Prefect is imported later would set them up, and take ours away.
     ensure_logging_setup()
     log_errors(store, (auth, auth.partition(":")[2], token_of(auth), os.environ.get(VARIABLE, "")))
-    take_turns()
+    begin_immediately()
     plan_each_alone()
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
     whole = create_app(final=True)

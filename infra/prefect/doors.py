@@ -133,7 +133,7 @@ _KIND = "__prefect_kind"
 """Key of an object that stands for a value which Prefect makes from it."""
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """A request is refused.
 
     Attributes:
@@ -197,12 +197,12 @@ class Doors:
         except ClientDisconnect:
             return
         try:
-            stated = values = parse(body)
+            stated = values = parse_request_body(body)
             if is_owner:
                 await asyncio.to_thread(check_owners, values)
                 await self._app(scope, _replay(body, receive), send)
                 return
-            values = None if (values := plain(stated)) is _ABSENT else values
+            values = None if (values := plain_fields(stated)) is _ABSENT else values
             writing = writing_of(request.method, _parts(scope["path"]), values)
             if writing is None:
                 check_guests(request.method, _parts(scope["path"]), values)
@@ -211,8 +211,12 @@ class Doors:
                 kept = await asyncio.to_thread(self._check_writing, writing, known)
                 if kept and isinstance(values, dict):
                     values = {**values, **kept}
-        except (RefusedError, RecursionError) as error:
-            refused = error if isinstance(error, RefusedError) else _unreadable("nested too deeply")
+        except (RequestRefusedError, RecursionError) as error:
+            refused = (
+                error
+                if isinstance(error, RequestRefusedError)
+                else _unreadable("nested too deeply")
+            )
             await _refused(refused)(scope, receive, send)
             return
         if values != stated:  # What was checked goes on, not what Prefect would make of the rest.
@@ -253,7 +257,7 @@ class Doors:
                 continue
             module, _, name = self._check.partition(":")
             if why := getattr(importlib.import_module(module), name)(found, parameters):
-                raise RefusedError(409, why)
+                raise RequestRefusedError(409, why)
         # Prefect empties the parameters of a schedule whose change does not repeat them. Its UI
         # does not, so a schedule that was switched off and on there would run something else.
         if writing.schedule and "parameters" not in writing.forms[0]:
@@ -270,12 +274,12 @@ class Doors:
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
-            raise RefusedError(503, f"the deployment could not be read: {error}") from None
+            raise RequestRefusedError(503, f"the deployment could not be read: {error}") from None
         except (OSError, ValueError) as error:
-            raise RefusedError(503, f"the deployment could not be read: {error}") from None
+            raise RequestRefusedError(503, f"the deployment could not be read: {error}") from None
 
 
-def _refused(error: RefusedError) -> JSONResponse:
+def _refused(error: RequestRefusedError) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, error.status)
 
 
@@ -285,7 +289,7 @@ def _asks_for_secrets(scope: Scope) -> bool:
     return any(value != "false" for value in asked.get(_SECRETS, ()))
 
 
-def parse(body: bytes | str) -> Any:
+def parse_request_body(body: bytes | str) -> Any:
     """Returns the values of a request's body; None if it is empty.
 
     Raises:
@@ -306,14 +310,16 @@ def parse(body: bytes | str) -> Any:
         raise _unreadable(reason) from None
 
 
-def _unreadable(reason: str) -> RefusedError:
-    return RefusedError(400, f"the body must be JSON in UTF-8 without repeated keys: {reason}.")
+def _unreadable(reason: str) -> RequestRefusedError:
+    return RequestRefusedError(
+        400, f"the body must be JSON in UTF-8 without repeated keys: {reason}."
+    )
 
 
 _ABSENT = object()
 
 
-def plain(values: Any) -> Any:
+def plain_fields(values: Any) -> Any:
     """Returns a JSON value in which fields that were filled in as JSON texts have their values.
 
     Prefect's forms send such texts for fields without a form of their own, and Prefect reads them
@@ -323,22 +329,22 @@ def plain(values: Any) -> Any:
       RefusedError: if a field is a template or names a variable, whose value is not known here.
     """
     if isinstance(values, list):
-        return [each for value in values if (each := plain(value)) is not _ABSENT]
+        return [each for value in values if (each := plain_fields(value)) is not _ABSENT]
     if not isinstance(values, dict):
         return values
     if _KIND not in values:
-        named = {name: plain(value) for name, value in values.items()}
+        named = {name: plain_fields(value) for name, value in values.items()}
         return {name: value for name, value in named.items() if value is not _ABSENT}
     kind, value = values[_KIND], values.get("value")
     if kind not in ("json", "none") or not values.keys() <= {_KIND, "value"}:
-        raise RefusedError(
+        raise RequestRefusedError(
             409, "a field must be given as its value, not by a template or variable."
         )
     if kind == "none" or value in (None, ""):
-        return _ABSENT if value in (None, "") else plain(value)
+        return _ABSENT if value in (None, "") else plain_fields(value)
     if not isinstance(value, str):
-        raise RefusedError(409, f"a field's JSON must be a text, got {value!r:.80}.")
-    return plain(parse(value))
+        raise RequestRefusedError(409, f"a field's JSON must be a text, got {value!r:.80}.")
+    return plain_fields(parse_request_body(value))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -421,7 +427,7 @@ def check_guests(method: str, parts: Sequence[str], values: Any) -> None:
     if not any(method == known and _is_at(parts, path) for known, path in _WRITES):
         raise _owners(f"{method} /{'/'.join(parts)}")
     if parts[0] == "flow_runs" and parts[-1] in _SET_STATE and _suspends(values):
-        raise RefusedError(
+        raise RequestRefusedError(
             409,
             "a run cannot be paused under way: Cancel ends it, and Retry then makes what is "
             "missing; what is made stays.",
@@ -497,7 +503,7 @@ def check_form(form: Mapping[str, Any], found: Mapping[str, Any], *, is_change: 
                 raise _owners(inner)
     tags = form.get("tags")
     if is_change and "tags" in form and _TAG in found["tags"] and _TAG not in (tags or ()):
-        raise RefusedError(403, f"tags must keep {_TAG}, by which the deployment is found.")
+        raise RequestRefusedError(403, f"tags must keep {_TAG}, by which the deployment is found.")
 
 
 def check_times(times: Any, known: Sequence[Any] = (), *, is_owner: bool = False) -> None:
@@ -514,7 +520,7 @@ def check_times(times: Any, known: Sequence[Any] = (), *, is_owner: bool = False
     if any(_same(times, each) for each in known):
         return
     if why := times_problem(times, rules=is_owner):
-        raise RefusedError(409, why)
+        raise RequestRefusedError(409, why)
 
 
 def parameters_of(
@@ -538,7 +544,9 @@ def parameters_of(
     if given is None and not is_change:
         given = {}
     if not isinstance(given, dict):
-        raise RefusedError(409, f"parameters must be an object of fields, got {given!r:.80}.")
+        raise RequestRefusedError(
+            409, f"parameters must be an object of fields, got {given!r:.80}."
+        )
     whole = dict(given) if is_change else {**own, **given}
     # What is there already may be sent back, as Prefect's UI does, since the owner may have set it.
     there = _schedule_of(found, schedule)
@@ -550,8 +558,10 @@ def parameters_of(
     for name in hidden:
         if name not in whole or name not in own or not _same(whole[name], own[name]):
             if name == "given" or name in own:
-                raise RefusedError(409, f"{name} must be left out: the deployment's own stays.")
-            raise RefusedError(
+                raise RequestRefusedError(
+                    409, f"{name} must be left out: the deployment's own stays."
+                )
+            raise RequestRefusedError(
                 409, f"{name} must be left out; the form has {', '.join(fields) or 'no field'}."
             )
     return whole
@@ -586,8 +596,8 @@ def _is_harmless(name: str, value: Any) -> bool:
     return value is None or value in ({}, [], "")
 
 
-def _owners(what: str, done: str = "written") -> RefusedError:
-    return RefusedError(
+def _owners(what: str, done: str = "written") -> RequestRefusedError:
+    return RequestRefusedError(
         403,
         f"{what} can be {done} by the server's owner alone: give the command (parcel deploy, "
         f"sweep, schedule) as the user who started the server, or with that user's key, which "
@@ -617,8 +627,8 @@ def _without_results(receive: Receive) -> Receive:
         if message["type"] != "websocket.receive" or not text:
             return message
         try:
-            values = _drop_results(parse(text))
-        except RefusedError:
+            values = _drop_results(parse_request_body(text))
+        except RequestRefusedError:
             return {"type": "websocket.disconnect", "code": 1008}
         return {"type": "websocket.receive", "text": json.dumps(values)}
 

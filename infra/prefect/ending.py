@@ -57,7 +57,7 @@ def journal_of(
             cancel()
         # The process is about to exit. What is not settled in time here is settled by the next
         # command on the store.
-        record = journals.read(journal.path) if flow_run_id else None
+        record = journals.read_journal(journal.path) if flow_run_id else None
         if record is not None:
             best_effort(flush, _LAST_FLUSH)
             best_effort(settle, record)

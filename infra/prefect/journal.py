@@ -24,7 +24,7 @@ from infra.store.pins import living_runs
 from infra.store.store import Store
 from infra.typed_json import parse_json, typed
 
-Outcome = Literal["made", "reused", "failed", "not run"]
+NodeOutcome = Literal["made", "reused", "failed", "not run"]
 Ending = Literal["completed", "failed", "cancelled", "crashed"]
 
 _FIELDS: Mapping[str, Any] = {
@@ -37,7 +37,7 @@ _FIELDS: Mapping[str, Any] = {
     "names": list[str],
     "name": str,
     "task_run_id": str | None,
-    "outcome": Outcome,
+    "outcome": NodeOutcome,
     "detail": str,
     "ending": Ending,
     "message": str,
@@ -46,7 +46,7 @@ _FIELDS: Mapping[str, Any] = {
 
 
 @dataclasses.dataclass(kw_only=True)
-class Node:
+class JournalNode:
     """State of one node of a run's graph.
 
     Attributes:
@@ -60,7 +60,7 @@ class Node:
     """
 
     name: str
-    outcome: Outcome | None = None
+    outcome: NodeOutcome | None = None
     detail: str = ""
     started: datetime.datetime | None = None
     ended: datetime.datetime | None = None
@@ -99,7 +99,7 @@ class RunRecord:
 
     flow_run_id: str
     process: ProcessIdentity
-    nodes: dict[str, Node]
+    nodes: dict[str, JournalNode]
     ending: Ending | None = None
     message: str = ""
     study: str = ""
@@ -137,7 +137,7 @@ class Journal:
         """Notes that a node began, or began again, and the id of its row."""
         self._write("started", name=name, task_run_id=task_run_id)
 
-    def ended(self, name: str, outcome: Outcome, detail: str = "") -> None:
+    def ended(self, name: str, outcome: NodeOutcome, detail: str = "") -> None:
         """Notes how a node ended; a reused one may never have started."""
         self._write("ended", name=name, outcome=outcome, detail=redact_text(detail))
 
@@ -186,7 +186,7 @@ def unsettled(store: Store) -> Iterator[tuple[Path, RunRecord | OSError | None]]
     """
     for path in sorted(folder(store.state).glob("*.jsonl")):
         try:
-            yield path, read(path)
+            yield path, read_journal(path)
         except FileNotFoundError:  # Another process has settled it.
             pass
         except OSError as error:
@@ -213,7 +213,7 @@ def has_unsettled(store: Store) -> bool:
     )
 
 
-def read(path: Path) -> RunRecord | None:
+def read_journal(path: Path) -> RunRecord | None:
     """Reads a journal; returns None if not even its first line was written."""
     return JournalReader(path).read()
 
@@ -281,15 +281,15 @@ class JournalReader:
                 record.study = line.get("study", "")
                 # A journal of 0.2.0 has names only.
                 planned = line.get("reads") or dict.fromkeys(line.get("names", ()), ())
-                record.nodes |= {n: Node(name=n, reads=tuple(r)) for n, r in planned.items()}
+                record.nodes |= {n: JournalNode(name=n, reads=tuple(r)) for n, r in planned.items()}
             case "started" | "submitted":  # "submitted": in older journals.
-                node = nodes.setdefault(line["name"], Node(name=line["name"]))
+                node = nodes.setdefault(line["name"], JournalNode(name=line["name"]))
                 node.task_run_id = line.get("task_run_id") or node.task_run_id
                 node.started = node.started or at
                 node.outcome, node.ended = None, None
             case "ended":
                 outcome, detail = line["outcome"], line["detail"]
-                node = nodes.setdefault(line["name"], Node(name=line["name"]))
+                node = nodes.setdefault(line["name"], JournalNode(name=line["name"]))
                 node.outcome, node.detail, node.ended = outcome, detail, at
             case "closed" if record.ending is None:
                 record.ending, record.message = line["ending"], line["message"]

@@ -83,7 +83,7 @@ class ProgressFile:
         partial.replace(self._path)
 
 
-def read(store: Path, flow_run_id: str) -> dict[str, NodeProgress]:
+def read_progress(store: Path, flow_run_id: str) -> dict[str, NodeProgress]:
     """Returns node -> its progress, of a run on this machine; empty if none is known."""
     try:
         text = (journal.folder(store) / f"{flow_run_id}.json").read_bytes()

@@ -34,7 +34,7 @@ from prefect.logging.handlers import APILogWorker
 
 from infra.prefect import journal
 from infra.prefect.api import read_all
-from infra.prefect.journal import Node, RunRecord
+from infra.prefect.journal import JournalNode, RunRecord
 from infra.processes.identity import ProcessIdentity
 from infra.store.redact import redact
 from infra.store.store import Store
@@ -77,7 +77,7 @@ def begin(flow: Flow[..., Any], parameters: dict[str, Any]) -> FlowRun:
     return row.model_copy(update={"parameters": {}})
 
 
-def end_state(node: Node) -> State[Any]:
+def end_state(node: JournalNode) -> State[Any]:
     """Returns the state of the row of a node that has ended."""
     assert node.outcome is not None
     return State(type=_OUTCOMES[node.outcome], message=node.summary)
@@ -161,20 +161,20 @@ def settle_earlier_try(flow_run_id: str) -> None:
 
 def _unfinished_rows(client: SyncPrefectClient, run: uuid.UUID) -> list[TaskRun]:
     unfinished = TaskRunFilterState(type=TaskRunFilterStateType(any_=_UNFINISHED))
-    return list(rows_of(client, run, TaskRunFilter(state=unfinished)))
+    return list(task_runs_of(client, run, TaskRunFilter(state=unfinished)))
 
 
 def _settle_rows(client: SyncPrefectClient, run: FlowRun, record: RunRecord) -> None:
     # Whatever is still unfinished on the server gets its end, known to the journal or not.
     nodes = {node.task_run_id: node for node in record.nodes.values() if node.task_run_id}
     for row in _unfinished_rows(client, run.id):
-        node = nodes.get(str(row.id)) or Node(name=row.name)
+        node = nodes.get(str(row.id)) or JournalNode(name=row.name)
         client.set_task_run_state(row.id, _last_state(node, record), force=True)
     # Rows are missing if a queue was lost with its process. All rows are read only then.
     count = {"flow_runs": {"id": {"any_": [record.flow_run_id]}}}
     if client.request("POST", "/task_runs/count", json=count).json() >= len(nodes):
         return
-    present = {str(row.id) for row in rows_of(client, run.id)}
+    present = {str(row.id) for row in task_runs_of(client, run.id)}
     for row_id, node in nodes.items():
         if row_id not in present:
             client.create_task_run(
@@ -187,7 +187,7 @@ def _settle_rows(client: SyncPrefectClient, run: FlowRun, record: RunRecord) -> 
             )
 
 
-def rows_of(
+def task_runs_of(
     client: SyncPrefectClient, run: uuid.UUID, rows: TaskRunFilter | None = None
 ) -> Iterator[TaskRun]:
     """Yields the rows of a run, all or some."""
@@ -195,7 +195,7 @@ def rows_of(
     yield from read_all(client.read_task_runs, flow_run_filter=of_run, task_run_filter=rows)
 
 
-def _last_state(node: Node, record: RunRecord) -> State[Any]:
+def _last_state(node: JournalNode, record: RunRecord) -> State[Any]:
     if node.outcome is not None:
         return end_state(node)
     why = f"the run {record.ending}{': ' if record.message else ''}{record.message}"

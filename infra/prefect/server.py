@@ -50,7 +50,7 @@ from infra.processes.signals import is_stopping
 PAGES = "/parcel"
 """Path of the pages that are served next to Prefect's own."""
 
-TOKEN = "token"
+LOGIN_TOKEN = "token"
 """Parameter of an address that logs a browser in."""
 
 _START_TIMEOUT = 180.0
@@ -111,7 +111,7 @@ class UI:
         page = f"{self.address}{path}"
         if self.auth is None or not sys.stdout.isatty():
             return page
-        return f"{page}?{TOKEN}={token_of(self.auth)}"
+        return f"{page}?{LOGIN_TOKEN}={token_of(self.auth)}"
 
 
 class Sidecar(NamedTuple):

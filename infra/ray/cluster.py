@@ -20,7 +20,7 @@ from infra.cores import machine_cores
 from infra.processes.module import module_command, python_path
 from infra.processes.signals import is_stopping
 from infra.ray.devices import usable_gpus, worker_environment
-from infra.ray.driver import connect_pair
+from infra.ray.driver import driver_connection
 from infra.ray.errors import RayWorkerLostError
 
 _START_TIMEOUT = 180.0
@@ -120,14 +120,51 @@ class Cluster:
             "name": name,
             "runtime_env": {"env_vars": worker_environment(num_cpus, num_gpus, tpus, os.environ)},
         }
-        yield from driver.stream(cloudpickle.dumps((function, args, os.getcwd())), options, name)
+        payload = cloudpickle.dumps((function, args, os.getcwd()))
+        # One socket serves all tasks at a time; each message has the number of its stream:
+        #
+        #   this thread              socket                   driver
+        #   run 7              ->                       ->    starts the task on a worker
+        #                            (item, 7, bytes)   <-    the task yielded something
+        #                            (item, 8, bytes)   <-    of another thread's task
+        #                            (end, 7)           <-    the generator is exhausted
+        #
+        # `_DriverProcess._receive` sorts them into one queue per stream.
+        number, items = driver.open_stream(name)
+        is_over = False
+        try:
+            driver.send("run", number, payload, options)
+            while True:
+                message, *details = items.get()
+                if message == "item":
+                    # The task's own exception is an item, too, so that it arrives as itself, with
+                    # the worker's traceback as a note.
+                    kind, value, *notes = pickle.loads(details[0])
+                    if kind == "error":
+                        is_over = True
+                        value.add_note(notes[0])
+                        raise value
+                    yield value
+                    continue
+                is_over = True
+                if message == "end":
+                    return
+                if message == "lost":
+                    raise RayWorkerLostError(f"the worker of {name!r} {details[0]}")
+                raise RuntimeError(f"{name!r} could not run: {details[0]}")
+        except OSError as error:
+            if driver.is_alive():
+                raise
+            raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.") from error
+        finally:
+            driver.close_stream(number, is_over=is_over)
 
 
 class _DriverProcess:
     """The process that talks to Ray, see `infra.ray.driver`; it lives as long as its cluster."""
 
     def __init__(self, connection: dict[str, Any]) -> None:
-        self._link, driver_socket = connect_pair()
+        self._link, driver_socket = driver_connection()
         self._sending = threading.Lock()
         self._streams: dict[int, queue.SimpleQueue[tuple]] = {}
         self._registering = threading.Lock()
@@ -199,24 +236,19 @@ class _DriverProcess:
         """Asks the driver to end, and kills it if it does not."""
         try:
             # Asked first, so that Ray can shut its processes down.
-            self._send("stop")
+            self.send("stop")
             self._process.wait(_STOP_TIMEOUT)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
         self._fail_all_streams()
 
-    def stream(self, payload: bytes, options: dict[str, Any], name: str) -> Iterator[Any]:
-        """Runs a task and yields its items; see `Cluster.stream`."""
-        # One socket serves all tasks at a time; each message has the number of its stream:
-        #
-        #   this thread              socket                   driver
-        #   run 7              ->                       ->    starts the task on a worker
-        #                            (item, 7, bytes)   <-    the task yielded something
-        #                            (item, 8, bytes)   <-    of another thread's task
-        #                            (end, 7)           <-    the generator is exhausted
-        #
-        # `_receive` sorts them into one queue per stream.
+    def open_stream(self, name: str) -> tuple[int, "queue.SimpleQueue[tuple]"]:
+        """Returns the number of a new task, and the queue of what the driver says of it.
+
+        Raises:
+          RayWorkerLostError: if the cluster has died.
+        """
         number, items = next(self._numbers), queue.SimpleQueue[tuple]()
         with self._registering:
             # Under the lock with which a dying cluster ends its streams: one that came later would
@@ -224,38 +256,17 @@ class _DriverProcess:
             if not self._alive:
                 raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.")
             self._streams[number] = items
-        is_over = False
-        try:
-            self._send("run", number, payload, options)
-            while True:
-                message, *details = items.get()
-                if message == "item":
-                    # The task's own exception is an item, too, so that it arrives as itself, with
-                    # the worker's traceback as a note.
-                    kind, value, *notes = pickle.loads(details[0])
-                    if kind == "error":
-                        is_over = True
-                        value.add_note(notes[0])
-                        raise value
-                    yield value
-                    continue
-                is_over = True
-                if message == "end":
-                    return
-                if message == "lost":
-                    raise RayWorkerLostError(f"the worker of {name!r} {details[0]}")
-                raise RuntimeError(f"{name!r} could not run: {details[0]}")
-        except OSError as error:
-            if self._alive:
-                raise
-            raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.") from error
-        finally:
-            self._streams.pop(number, None)
-            if not is_over and self._alive:  # The reader gave up: cancel the task.
-                with contextlib.suppress(OSError):
-                    self._send("cancel", number)
+        return number, items
 
-    def _send(self, *message: Any) -> None:
+    def close_stream(self, number: int, *, is_over: bool) -> None:
+        """Forgets a task, and cancels it unless it is over."""
+        self._streams.pop(number, None)
+        if not is_over and self._alive:  # The reader gave up.
+            with contextlib.suppress(OSError):
+                self.send("cancel", number)
+
+    def send(self, *message: Any) -> None:
+        """Sends the driver an order; see `infra.ray.driver.main`."""
         with self._sending:
             self._link.send(message)
 

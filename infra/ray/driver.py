@@ -175,7 +175,7 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
         yield pickled_error
 
 
-def connect_pair() -> tuple[Connection, int]:
+def driver_connection() -> tuple[Connection, int]:
     """Returns this process's end of a socket, and the file descriptor of the driver's end."""
     ours, theirs = socket.socketpair()
     return Connection(ours.detach()), theirs.detach()

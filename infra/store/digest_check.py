@@ -21,7 +21,7 @@ from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.raw_files import RawDigestCache
 
-MEMORY = "first_reads"
+FIRST_READS = "first_reads"
 """Beginning of the files that remember what was read, one for each machine; safe to delete."""
 
 _CHECKED_BY_READERS = (".tfrecord", ".safetensors")
@@ -58,7 +58,7 @@ def check_first_read(
             return None
     names = [n for n in files if not in_ranges or not n.endswith(_CHECKED_BY_READERS)]
     # A store that may only be read has no memory: its files are read each time.
-    memory = state / f"{MEMORY}.{socket.gethostname()}.sqlite"
+    memory = state / f"{FIRST_READS}.{socket.gethostname()}.sqlite"
     place = memory if memory.exists() else state
     memory = memory if os.access(place, os.W_OK) else ":memory:"
     cache = RawDigestCache(memory, _BUSY_S, by_device=True)
@@ -87,7 +87,7 @@ def forget_deleted(state: Path) -> None:
         _, found, rest = str(path).rpartition(f"/{ARTIFACTS}/")
         return path.exists() or (bool(found) and (state / ARTIFACTS / rest).exists())
 
-    for memory in sorted(state.glob(f"{MEMORY}.*.sqlite")):
+    for memory in sorted(state.glob(f"{FIRST_READS}.*.sqlite")):
         cache = RawDigestCache(memory, _BUSY_S)
         try:
             cache.prune(is_there)

@@ -14,7 +14,7 @@ from typing import Any
 from infra.store.redact import redact
 from infra.store.variables import recorded_variables
 
-PACKAGES = (
+RECORDED_PACKAGES = (
     "apache-beam",
     "av",
     "decord",
@@ -147,9 +147,9 @@ def git_state(root: Path = _ROOT) -> dict[str, str | None]:
 
 @functools.cache
 def package_versions() -> dict[str, str]:
-    """Returns the versions of those of `PACKAGES` that are installed."""
+    """Returns the versions of those of `RECORDED_PACKAGES` that are installed."""
     versions = {}
-    for name in PACKAGES:
+    for name in RECORDED_PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

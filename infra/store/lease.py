@@ -30,7 +30,7 @@ from infra.processes.identity import NOBODY, ProcessIdentity
 from infra.store.backend import StoreBackend
 from infra.store.manifest import validate_key
 
-TTL = 120.0
+LEASE_TTL = 120.0
 """Time without renewal after which a lease has lapsed [s]. That a holder on this machine has ended
 is known at once; this is for other machines, and for holders that hang or are hidden."""
 
@@ -156,7 +156,7 @@ def hold_lease(
     files: StoreBackend,
     name: str,
     *,
-    ttl: float = TTL,
+    ttl: float = LEASE_TTL,
     token: str | None = None,
     lost: Collection[str] = (),
     wait: bool = True,
@@ -179,7 +179,7 @@ def acquire_lease(
     files: StoreBackend,
     name: str,
     *,
-    ttl: float = TTL,
+    ttl: float = LEASE_TTL,
     keep_waiting: Callable[[], bool] = lambda: True,
     token: str | None = None,
     lost: Collection[str] = (),
@@ -253,7 +253,7 @@ def _parse_lease(text: bytes) -> Lease:
             raise TypeError("token and since must be texts, and ttl a number")
     except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
         # Nobody never counts as ended: the lease must lapse first.
-        return Lease(token="", holder=NOBODY, since="", ttl=TTL)
+        return Lease(token="", holder=NOBODY, since="", ttl=LEASE_TTL)
     return lease
 
 

@@ -26,7 +26,7 @@ PINS = "pins"
 GC_LEASE = "gc.json"
 """Lease of a process that changes pins, and of `gc` while it decides what to delete."""
 
-TTL = 40.0
+PIN_TTL = 40.0
 """Time without renewal after which a pin has lapsed [s]: a lost machine shows within a minute."""
 
 _MAX_KEYS = 256
@@ -94,7 +94,7 @@ class Pin:
     def _acquire(self) -> None:
         # The random part is for the several leases of a run, and for those of its earlier tries.
         lease = acquire_lease(
-            self._files, f"{PINS}/{self.run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL
+            self._files, f"{PINS}/{self.run}.{uuid.uuid4().hex[:8]}.json", ttl=PIN_TTL
         )
         assert lease is not None  # Nobody else has that name.
         self._leases.append(lease)

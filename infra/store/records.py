@@ -25,7 +25,7 @@ RUNS, ACCEPTED = "runs", "accepted"
 PRUNED = "let_go"
 """Field of a run's record: keys of artifacts of which it keeps the manifest, but not the files."""
 
-FORMAT = 2
+RECORD_FORMAT = 2
 """Format of the records that this version writes. Records of format 1, or without a number, are of
 runs that ended, one for all runs with the same results; they are read as well."""
 
@@ -263,8 +263,8 @@ def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:
         raise RecordError(files, name, f"{error}".rstrip(".")) from None
     if not isinstance(record, dict):
         raise RecordError(files, name, f"it must be a JSON object, got {json.dumps(record):.40}")
-    if (version := record.get("format", 1)) not in (1, FORMAT):
+    if (version := record.get("format", 1)) not in (1, RECORD_FORMAT):
         raise RecordError(
-            files, name, f"format must be 1 or {FORMAT} for this version, got {version!r}"
+            files, name, f"format must be 1 or {RECORD_FORMAT} for this version, got {version!r}"
         )
     return record

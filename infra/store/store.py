@@ -59,7 +59,7 @@ from infra.store.history import (
     AttemptRecord,
     list_attempts,
 )
-from infra.store.lease import TTL, LeaseView, acquire_lease, hold_lease, list_leases
+from infra.store.lease import LEASE_TTL, LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import (
     LABELS,
     File,
@@ -74,7 +74,7 @@ from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
 from infra.typed_json import parse_typed
 
-FORMAT = 3
+STORE_FORMAT = 3
 """Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
 
 QUARANTINE, TOMBSTONES, LEASES, JOBS = "aside", "gone", "leases", "jobs"
@@ -539,7 +539,7 @@ class Store:
         self,
         key: str,
         *,
-        ttl: float = TTL,
+        ttl: float = LEASE_TTL,
         token: str | None = None,
         lost: Collection[str] = (),
         wait: bool = True,
@@ -744,7 +744,7 @@ class Store:
             elif not make:
                 return False
             else:
-                text = json.dumps({"format": FORMAT}).encode() + b"\n"
+                text = json.dumps({"format": STORE_FORMAT}).encode() + b"\n"
                 if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
@@ -752,12 +752,13 @@ class Store:
         except (ValueError, KeyError):
             raise ValueError(
                 f"{self.uri}/{name} is damaged: if this version made the store, write "
-                f'{{"format": {FORMAT}}} into it; else name another folder.'
+                f'{{"format": {STORE_FORMAT}}} into it; else name another folder.'
             ) from None
-        if layout != FORMAT:
+        if layout != STORE_FORMAT:
             raise ValueError(
-                f"store {self.uri} has format {layout}, and this version understands {FORMAT}: "
-                f"name another folder, or use a checkout of the version that made it."
+                f"store {self.uri} has format {layout}, and this version understands "
+                f"{STORE_FORMAT}: name another folder, or use a checkout of the version that "
+                f"made it."
             )
         return True
 

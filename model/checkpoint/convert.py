@@ -20,7 +20,7 @@ _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
+class ConversionRequest:
     """A requested conversion.
 
     Attributes:
@@ -80,7 +80,7 @@ class Request:
         return len(self.paths) == 2 and (self.paths[0] / CONFIG).is_file()
 
 
-def convert_checkpoint(request: Request) -> Iterator[str]:
+def convert_checkpoint(request: ConversionRequest) -> Iterator[str]:
     """Converts a checkpoint; yields a line of text for each finished part.
 
     Raises:
@@ -99,7 +99,7 @@ def convert_checkpoint(request: Request) -> Iterator[str]:
             yield f"no {TOKENIZER}: `parcel model predict` needs one; copy it into the folder"
 
 
-def _open_requested_source(request: Request) -> SourceCheckpoint:
+def _open_requested_source(request: ConversionRequest) -> SourceCheckpoint:
     if request.vision is None or request.text is None:
         return open_source(request.paths[0], request.config, request.tokenizer)
     return open_towers(

@@ -50,7 +50,7 @@ CODE = Path(__file__).with_name("released")
 OWN_FILE = "own_connector.py"
 """Name of the file of an author's class, in a release and where it is compared."""
 
-TOLERANCE = 1e-5
+TORCH_TOLERANCE = 1e-5
 """Largest difference of tokens, relative to the largest one, between torch and ours in float32."""
 
 _PYTHON = "PARCEL_TORCH_PYTHON"
@@ -263,20 +263,20 @@ def _check_of(result: Mapping[str, Any], name: str) -> PromiseCheck:
         int(budget): (float("inf") if size is None else size, place)
         for budget, (size, place) in result["differences"].items()
     }
-    broken = [budget for budget, (size, _) in found.items() if not size <= TOLERANCE]
+    broken = [budget for budget, (size, _) in found.items() if not size <= TORCH_TOLERANCE]
     shown = (broken or [*found])[:: -(-len(broken or found) // _SHOWN)]
     listed = ", ".join(f"{budget}: {found[budget][0]:.0e}" for budget in shown)
     if not broken:
         worst = max(found, key=lambda budget: found[budget][0])
         return check(
             holds=True,
-            detail=f"{name} is within {TOLERANCE:.0e} of ours at {len(found)} budgets, at most "
-            f"{found[worst][0]:.1e} at {worst}; {listed}",
+            detail=f"{name} is within {TORCH_TOLERANCE:.0e} of ours at {len(found)} budgets, at "
+            f"most {found[worst][0]:.1e} at {worst}; {listed}",
         )
     size, (image, token, channel) = found[broken[0]]
     return check(
         holds=False,
         detail=f"{name} differs from ours by {size:.1e} at budget {broken[0]}, most in image "
-        f"{image}, token {token}, channel {channel}; above {TOLERANCE:.0e} at {len(broken)} of "
-        f"{len(found)} budgets, {listed}",
+        f"{image}, token {token}, channel {channel}; above {TORCH_TOLERANCE:.0e} at {len(broken)} "
+        f"of {len(found)} budgets, {listed}",
     )

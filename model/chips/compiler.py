@@ -23,7 +23,7 @@ from infra.chips.topology import Topology
 from infra.processes.module import module_command
 from infra.source_code import checkout, code_sha256
 from infra.store.stored_folder import open_backend
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.worker import missing_compiler
 
 PYTHON = "PARCEL_CHIP_PYTHON"
@@ -38,7 +38,7 @@ class CompilationError(Exception):
     """A compiler refused a program, or died."""
 
 
-class RefusedError(CompilationError):
+class CompilationRefusedError(CompilationError):
     """A compiler refused a program."""
 
 
@@ -85,7 +85,7 @@ class Compiler:
         if self._python == sys.executable and (reason := missing_compiler(topology)):
             raise CompilerMissingError(_cure(reason, topology))
 
-    def outcome(self, program: Any, topology: Topology) -> Outcome:
+    def outcome(self, program: Any, topology: Topology) -> CompilationOutcome:
         """Returns the outcome of compiling a program for chips, now or in an earlier call.
 
         Lowering takes seconds, compiling minutes: so an outcome is kept under the digest of the
@@ -108,7 +108,7 @@ class Compiler:
         self._write(self._digest_file(program, topology).name, digest)
         return self._read_outcome(digest)
 
-    def cached_outcome(self, program: Any, topology: Topology) -> Outcome | None:
+    def cached_outcome(self, program: Any, topology: Topology) -> CompilationOutcome | None:
         """Returns the outcome of an earlier call by the same code; None without one.
 
         The program is not lowered for it.
@@ -125,7 +125,7 @@ class Compiler:
         # A refusal is an outcome, too. That the compiler died is none: it may lack memory today.
         try:
             outcome = self._ask(["compile"])
-        except RefusedError as error:
+        except CompilationRefusedError as error:
             outcome = {"error": str(error)}
         self.num_compiled += 1
         return outcome
@@ -133,13 +133,15 @@ class Compiler:
     def _outcome_file(self, digest: str) -> Path:
         return self._cache / f"{digest}.json"
 
-    def _read_outcome(self, digest: str) -> Outcome:
+    def _read_outcome(self, digest: str) -> CompilationOutcome:
         outcome = json.loads(self._outcome_file(digest).read_text())
         if "error" in outcome:
-            raise RefusedError(outcome["error"])
+            raise CompilationRefusedError(outcome["error"])
         # Outcomes of earlier versions have more to say of GPUs.
-        known = {field.name for field in dataclasses.fields(Outcome)}
-        return Outcome(**{name: value for name, value in outcome.items() if name in known})
+        known = {field.name for field in dataclasses.fields(CompilationOutcome)}
+        return CompilationOutcome(
+            **{name: value for name, value in outcome.items() if name in known}
+        )
 
     def _digest_file(self, program: Any, topology: Topology) -> Path:
         """Returns the file with the digest of a program as the code here lowers it."""
@@ -196,7 +198,7 @@ class Compiler:
             )
         answer = json.loads(line)
         if "error" in answer:
-            raise RefusedError(answer["error"])
+            raise CompilationRefusedError(answer["error"])
         return answer
 
     def _start(self) -> subprocess.Popen[str]:

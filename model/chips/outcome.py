@@ -4,7 +4,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CompilationOutcome:
     """What compiling a program told, for each chip.
 
     Attributes:

@@ -4,7 +4,7 @@ It reads requests from its input, one a line, and answers each with a line of JS
 
     ["version", topology]   {"version": …} of the compiler for some chips, or {"missing": reason}
     [program, topology]     {"digest": …}: the program, lowered
-    ["compile"]             the outcome of compiling it, a `model.chips.outcome.Outcome`
+    ["compile"]             the outcome of compiling it, a `model.chips.outcome.CompilationOutcome`
 
 A request is a pickle in base 64. What the compilers print goes to the error output.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 from infra.chips.topology import Topology
 from infra.store.variables import leave_out_variables
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 
 _GPU_PLUGIN = "jax_plugins.xla_cuda13"
 _NO_TILING = "output tile sizes"
@@ -86,9 +86,11 @@ def _compile(lowered: Any) -> dict[str, Any]:
     # Too large is an answer, too: the compiler says how much memory it would need.
     except ProgramTooLargeError as error:
         took = time.monotonic() - started
-        return dataclasses.asdict(Outcome(memory_bytes=error.needed_bytes, compile_s=took))
+        return dataclasses.asdict(
+            CompilationOutcome(memory_bytes=error.needed_bytes, compile_s=took)
+        )
     cost = compiled.cost
-    outcome = Outcome(
+    outcome = CompilationOutcome(
         memory_bytes=compiled.peak_bytes,
         argument_bytes=compiled.argument_bytes,
         compute_s=None if topology.chip.is_gpu else cost.compute_s(topology),

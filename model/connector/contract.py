@@ -32,7 +32,7 @@ from model.connector.budgets import SlotBucket
 from model.connector.build import build_connector
 from model.connector.config import ConnectedConfig
 
-TOLERANCE = 1e-4
+CONTRACT_TOLERANCE = 1e-4
 """Largest relative error of tokens and gradients. float32 rounding gives 1.1e-5 for PARCEL at width
 1152; reading a slot that should not be read gives about 1e-1."""
 
@@ -101,7 +101,7 @@ def _check_promise(trial: "_ConnectorTrial", name: str) -> PromiseCheck:
         return PromiseCheck(name=name, holds=False, detail=f"{_in_a_line(error)}{where}")
 
 
-def check_shapes(cfg: ConnectedConfig) -> None:
+def check_connector_shapes(cfg: ConnectedConfig) -> None:
     """Checks without compiling that a connector can be built and traced, with the right dtypes.
 
     Args:
@@ -198,7 +198,7 @@ class _ConnectorTrial:
             batch = self.weights.copy()
             batch[image] = self.features[image]
             tokens = self._run(size, size, batch).tokens[image]
-            if (difference := _relative_difference(tokens, alone[image])) > TOLERANCE:
+            if (difference := _relative_difference(tokens, alone[image])) > CONTRACT_TOLERANCE:
                 raise _BrokenError(
                     f"tokens of an image change by {difference:.1e} when other images of the batch "
                     "change"
@@ -215,7 +215,9 @@ class _ConnectorTrial:
         # Shapes and budgets are those where most slots are masked: there, a leak shows best.
         for shape, budget in pairs:
             masked, exact = self._run(shape.size, budget), self._run(budget, budget)
-            if (difference := _relative_difference(masked.tokens, exact.tokens)) > TOLERANCE:
+            if (
+                difference := _relative_difference(masked.tokens, exact.tokens)
+            ) > CONTRACT_TOLERANCE:
                 raise _BrokenError(
                     f"budget {budget} in {shape.size} slots differs by {difference:.1e} from "
                     f"budget {budget} alone; slots beyond the budget must not be read"
@@ -239,7 +241,7 @@ class _ConnectorTrial:
             ):
                 # A gradient that is much smaller than the whole has fewer correct digits.
                 scale = max(float(np.linalg.norm(b)), 1e-2 * total_norm, 1e-30)
-                if not (difference := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
+                if not (difference := float(np.linalg.norm(a - b)) / scale) <= CONTRACT_TOLERANCE:
                     raise _BrokenError(
                         f"of {name}, budget {budget} in {shape.size} slots: differs by "
                         f"{difference:.1e} from that of budget {budget} alone"
@@ -281,7 +283,9 @@ class _ConnectorTrial:
                     )
             # Reported, not required: where queries attend to each other, more of them change the
             # rest.
-            prefix = _relative_difference(large.tokens[:, :smaller], small.tokens) <= TOLERANCE
+            prefix = (
+                _relative_difference(large.tokens[:, :smaller], small.tokens) <= CONTRACT_TOLERANCE
+            )
             detail = detail or ("" if prefix else "; its tokens are others")
         if not budget_pairs:
             return "one budget"

@@ -19,7 +19,7 @@ from model.decode.decoding import decode_tokens, draw_key
 from model.decode.rows import decoding_params
 from model.text.tokenizer import Tokenizer
 
-Images = UInt8[np.ndarray, "I H W 3"] | vlm.EncodedImages
+PromptImages = UInt8[np.ndarray, "I H W 3"] | vlm.EncodedImages
 _PROMPT_STEP = 16
 """Prompts are padded to a multiple of this, so that those of about one length share a program."""
 
@@ -82,7 +82,7 @@ class Predictor:
 
     def answer(
         self,
-        images: Images,
+        images: PromptImages,
         prompt: str,
         *,
         budget: int,
@@ -150,5 +150,5 @@ class Predictor:
         )
 
 
-def _batch(images: Images) -> vlm.EncodedImages | UInt8[np.ndarray, "1 I H W 3"]:
+def _batch(images: PromptImages) -> vlm.EncodedImages | UInt8[np.ndarray, "1 I H W 3"]:
     return images if isinstance(images, vlm.EncodedImages) else images[None]

@@ -27,7 +27,7 @@ from model.decode.generate import generate
 from model.files import CONFIG
 from model.npz import read_members
 
-TOLERANCE = 1e-4
+REFERENCE_TOLERANCE = 1e-4
 """Largest relative error of a float32 output, through whole towers."""
 
 INPUTS = ("pixel_values_nchw", "image_nhwc", "video_btHWC", "prefix_ids", "suffix_ids")
@@ -247,4 +247,6 @@ class _Run:
         expected = self.expected[key]
         if key.endswith("logits"):  # Entries beyond the vocabulary belong to no token.
             expected = expected[..., : self.model.text.vocab_size]
-        return OutputComparison(key, relative_error(np.asarray(ours), expected), TOLERANCE)
+        return OutputComparison(
+            key, relative_error(np.asarray(ours), expected), REFERENCE_TOLERANCE
+        )

@@ -6,7 +6,7 @@ from flows.graph.explain import Explanation
 from flows.steps.accepted import accept_artifact
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest
-from flows.steps.replay import ReplayError, replay_step
+from flows.steps.remake import RemakeError, step_loss_lines
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.manifest import Recipe
@@ -75,8 +75,8 @@ def _replay_agrees(store: Store, step: Step, artifact: Artifact, units: int) -> 
         ("today's", checkout().files),
     ):
         try:
-            ends.append(replay_step(store, recipe, tree, units))
-        except ReplayError as error:
+            ends.append(step_loss_lines(store, recipe, tree, units))
+        except RemakeError as error:
             raise ConfigError(
                 f"{step.name} is not kept: it fails with {when} code: {error}"
             ) from None

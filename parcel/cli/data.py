@@ -90,13 +90,13 @@ def check(
     A corpus is read, decoded and rendered as in its preparation. Of a dataset every record is read,
     and some shards again with plain tf.data. Exit code 1: it cannot be prepared, or read.
     """
-    from flows.lineage.data_check import check_benchmark_rows, check_dataset_or_source
-    from infra.progress import progress_line
+    from flows.lookup.data_check import check_benchmark_rows, check_dataset_or_source
+    from infra.progress import progress_display
 
     # One dataset or corpus; or all rows of the benchmark tables, a line each, where an unreadable
     # row fails the command.
     if not benchmarks:
-        with progress_line() as show_progress:
+        with progress_display() as show_progress:
             text, is_accepted = check_dataset_or_source(
                 what,
                 source=source,
@@ -139,7 +139,7 @@ def rejects(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Shows what a dataset left out, by reason, with the ids and files of examples."""
-    from flows.lineage.data_rejects import rejects_text
+    from flows.lookup.data_rejects import rejects_text
 
     text = rejects_text(dataset, store=store, reason=reason, limit=limit, as_json=as_json)
     typer.echo(text, nl=False)
@@ -207,7 +207,7 @@ def export(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Exports a prepared dataset for other tools; the same dataset gives the same bytes."""
-    from flows.lineage.data_files import export_dataset
+    from flows.lookup.data_files import export_dataset
 
     counts = export_dataset(
         dataset, out, form.value, part=part, records_per_file=records_per_file, store=store
@@ -242,7 +242,7 @@ def show(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws a contact sheet: pictures with boxes and masks, frames with times, texts, rejects."""
-    from flows.lineage.data_files import show_records as write_sheet
+    from flows.lookup.data_files import show_records as write_sheet
 
     cards, lost = write_sheet(dataset, out, store=store, limit=limit, part=part, rejects=rejects)
     typer.echo(f"{out}: {cards} records, {lost} rejects")

@@ -7,8 +7,8 @@ from flows.graph.datasets import raw_files_spec, raw_folders
 from flows.steps import worker
 from flows.steps.kind import Step
 from flows.steps.labels import labels_of
-from flows.steps.lookup import look_up
 from flows.steps.registry import typed_config
+from flows.steps.step_lookup import look_up_step
 from infra.errors import ConfigError
 from infra.source_code import checkout
 from infra.store.pins import Pin
@@ -85,7 +85,7 @@ def _dataset_artifact(store: Store, name: str) -> Artifact:
 def _find_or_make(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Artifact:
     """Returns the artifact of a step, and makes it in this process if the store has none."""
     source = store.save_source(checkout().files)
-    lookup = look_up(store, step, inputs, set(), source=source, pin=pin.add)
+    lookup = look_up_step(store, step, inputs, set(), source=source, pin=pin.add)
     if lookup.artifact is not None and lookup.state in ("reused", "accepted"):
         return lookup.artifact
     for item in worker.make(store.uri, [lookup.recipe], {}):

@@ -53,11 +53,11 @@ def lineage_trace(
 
     --sample goes the other way: from a record up to the steps that saw it, and to the cells.
     """
-    from flows.lineage.target import find_lineage_target
+    from flows.lookup.target import find_target
 
     opened = open_existing_store(store)
     mention_larger_run(opened, run)
-    target = find_lineage_target(opened, f"{run}/{cell}" if cell else run)
+    target = find_target(opened, f"{run}/{cell}" if cell else run)
     # Down from a cell to its samples; or up, from one sample to what it had a part in.
     if sample:
         from flows.lineage.sample_trace import trace_sample
@@ -92,14 +92,14 @@ def lineage_diff(
     It compares data, config, seeds, code, versions of libraries and hardware.
     """
     from flows.lineage.diff import compare_lineages
-    from flows.lineage.target import find_lineage_target
+    from flows.lookup.target import find_target
 
     opened = open_existing_store(store)
     others = open_existing_store(other) if other else opened
     mention_larger_run(opened, first)
     mention_larger_run(others, second)
     comparison = compare_lineages(
-        opened, find_lineage_target(opened, first), find_lineage_target(others, second), others
+        opened, find_target(opened, first), find_target(others, second), others
     )
     print(comparison.as_json() if as_json else "\n".join(comparison.lines(patch=patch)))
 
@@ -135,12 +135,12 @@ def lineage_replay(
     import tempfile
 
     from flows.lineage.replay import replay_artifacts
-    from flows.lineage.target import find_lineage_target
+    from flows.lookup.target import find_target
     from parcel.cli.run_steps import steps_of_run
 
     opened = open_existing_store(store)
     mention_larger_run(opened, name)
-    target = find_lineage_target(opened, name)
+    target = find_target(opened, name)
     # Into a store of its own: in the old one the step would be found, and nothing made again.
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         fresh = open_store(into or temporary)
@@ -172,8 +172,8 @@ def lineage_summary(
     Examples count with repeats, records once. Both come from the order of the batches up to the
     steps that were trained, not from the weights of a mixture.
     """
-    from flows.lineage.summary import summarise_data
-    from flows.lineage.target import find_training_target
+    from flows.lineage.data_summary import summarise_data
+    from flows.lookup.target import find_training_target
 
     opened = open_existing_store(store)
     mention_larger_run(opened, name)
@@ -203,11 +203,11 @@ def lineage_export(
     Both are views of the manifests, so each export is the same.
     """
     from flows.lineage.export import export_lineage
-    from flows.lineage.target import find_lineage_target
+    from flows.lookup.target import find_target
 
     opened = open_existing_store(store)
     mention_larger_run(opened, name)
-    for file, text in export_lineage(opened, find_lineage_target(opened, name), form):
+    for file, text in export_lineage(opened, find_target(opened, name), form):
         if out is None:
             print(text)
         else:

@@ -66,14 +66,14 @@ def convert(
     seed: Annotated[int, typer.Option(help="Seed of what a Stage 0 adds.")] = 0,
 ) -> None:
     """Converts checkpoints: big_vision or Hugging Face to ours, ours to either."""
-    from model.checkpoint.convert import Request
+    from model.checkpoint.convert import ConversionRequest
     from model.checkpoint.convert import convert_checkpoint as lines_of
     from model.checkpoint.target import RequestError
     from pipelines.fetch.fetch import check_fetched
 
     try:
         # The request checks itself when built, before any weight is read.
-        request = Request(
+        request = ConversionRequest(
             paths=tuple(paths),
             vision=vision,
             text=text,
@@ -135,7 +135,7 @@ def check_connector(
     ] = None,
 ) -> None:
     """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""
-    from flows.config.families import with_pair
+    from flows.config.model_families import with_pair
     from flows.config.references import connector_reference
     from flows.study.load import load
     from model.checkpoint.torch_connector import compare, torch_class
@@ -233,7 +233,7 @@ def spectral(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws the spatial spectra of features, pooled tokens and queries: the paper's figures."""
-    from flows.lineage.spectral import draw_spectra
+    from flows.lookup.spectral import draw_spectra
 
     if paper and (images or data is not None):
         raise ConfigError(
@@ -312,10 +312,10 @@ def predict(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Answers a prompt about an image, an image pair or a video, at any budget."""
-    from flows.lineage import predict as prediction
+    from flows.lookup import predict as prediction
 
     decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
-    answer = prediction.predict(
+    answer = prediction.predict_answer(
         checkpoint,
         images,
         prompt,

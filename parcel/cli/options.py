@@ -27,7 +27,7 @@ def open_store(uri: str, *, make: bool = True) -> Any:
     Raises:
       ConfigError: if no store can be opened at `uri`.
     """
-    from flows.lineage.open_store import open_store
+    from flows.lookup.open_store import open_store
 
     return open_store(uri, make=make)
 
@@ -38,7 +38,7 @@ def open_existing_store(uri: str) -> Any:
     Raises:
       ConfigError: if there is none, or it cannot be opened.
     """
-    from flows.lineage.open_store import open_existing_store
+    from flows.lookup.open_store import open_existing_store
 
     return open_existing_store(uri)
 

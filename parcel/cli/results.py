@@ -73,7 +73,7 @@ def results(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints a results table; or writes it for other programs, or as pages with its items."""
-    from flows.lineage.results import IN_FILES, OwnRun, show_logs, show_results, write_results
+    from flows.lookup.results import IN_FILES, OwnRun, show_logs, show_results, write_results
     from infra.errors import ConfigError
 
     if predictions:

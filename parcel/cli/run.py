@@ -94,23 +94,18 @@ def run(
     explanation.check_rebuild(rebuild or ())
     holds = {}
     if failed:
-        from flows.run.retry_policy import (
-            describe_failed_nodes,
-            failed_nodes_of_last_run,
-            hold_all_but,
-        )
+        from flows.run.retry_policy import only_failed
 
-        names = failed_nodes_of_last_run(opened, config.name)
-        if not names:
-            typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
+        rule, line = only_failed(opened, config.name)
+        if rule is None or explain:
+            typer.echo(line)
+        if rule is None:
             if not explain:
                 from flows.machine.start import settle_earlier_runs
 
                 settle_earlier_runs(opened)
             return
-        holds = hold_all_but(names)(explanation)
-        if explain:
-            typer.echo(describe_failed_nodes(config.name, names))
+        holds = rule(explanation)
     if explain:
         for line in explanation.lines(config.keep):
             typer.echo(line)

@@ -2,7 +2,7 @@
 
 from flows.graph.graph import graph_of
 from flows.graph.inputs import read_inputs
-from flows.lineage.runs import ended_run_records
+from flows.lookup.runs import ended_run_records
 from flows.steps.kind import Step
 from flows.study.load import check_config
 from infra.errors import ConfigError

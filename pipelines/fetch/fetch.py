@@ -25,7 +25,7 @@ from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput
 from pipelines.records.tar_members import CheckedMember
 
-NOTES = "fetched.json"
+FETCH_NOTES = "fetched.json"
 """File in a data set's folder: name -> address, sha256, size [bytes] and, where the catalogue has
 one, licence of each fetched file."""
 
@@ -196,9 +196,9 @@ def check_fetched(folder: Path, digests: Mapping[str, str] | None = None) -> Non
         noted_sha256 = note.get("sha256")
         if sha256 and noted_sha256 and sha256 != noted_sha256:
             raise ConfigError(
-                f"{path} is not what was fetched: it has sha256 {sha256}, and {NOTES} has "
+                f"{path} is not what was fetched: it has sha256 {sha256}, and {FETCH_NOTES} has "
                 f"{noted_sha256}. Fetch it again by the same parcel data fetch, or delete "
-                f"{NOTES} if you changed it."
+                f"{FETCH_NOTES} if you changed it."
             )
 
 
@@ -208,7 +208,7 @@ def read_addresses(folder: Path) -> list[str]:
 
 
 def _read_notes(folder: Path) -> dict[str, dict]:
-    path = folder / NOTES
+    path = folder / FETCH_NOTES
     return parse_typed(_NOTES_TYPE, path.read_bytes(), str(path)) if path.is_file() else {}
 
 
@@ -218,7 +218,7 @@ def read_licence(folder: Path) -> Licence:
     Where files of a folder have different ones, it names all of them.
     """
     notes = _read_notes(folder).values()
-    place = str(folder / NOTES)
+    place = str(folder / FETCH_NOTES)
     licences = [typed(Licence, note.get("licence", {}), place) for note in notes]
     if not any(licence.is_stated for licence in licences):
         return NO_LICENCE
@@ -240,9 +240,9 @@ def _write_note(folder: Path, file: RemoteFile, fields: Mapping[str, object]) ->
         if notes.get(file.name) == note:
             return  # An unchanged file keeps its time, by which raw data are known.
         notes[file.name] = note
-        partial = folder / f"{NOTES}.partial"
+        partial = folder / f"{FETCH_NOTES}.partial"
         partial.write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n")
-        partial.replace(folder / NOTES)
+        partial.replace(folder / FETCH_NOTES)
 
 
 def unpack_archive(archive: Path, target: Path) -> None:
@@ -271,8 +271,10 @@ def unpack_archive(archive: Path, target: Path) -> None:
                     packed.extract(member, unpacking_folder, filter="data")
         if not unpacking_folder.exists():
             raise BadInput("it is empty")
-        if (unpacking_folder / NOTES).exists():
-            raise BadInput(f"it has a member {NOTES}, which is where fetching notes what it did")
+        if (unpacking_folder / FETCH_NOTES).exists():
+            raise BadInput(
+                f"it has a member {FETCH_NOTES}, which is where fetching notes what it did"
+            )
     except _UNREADABLE as error:
         shutil.rmtree(unpacking_folder, ignore_errors=True)
         archive.unlink()  # Left there, it would pass for a complete download.

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from infra.download import DownloadError, RefusedError, download
+from infra.download import DownloadError, DownloadRefusedError, download
 from infra.errors import ConfigError, one_line
 from infra.typed_json import parse_json
 from pipelines.fetch.catalogue import DataSet, RemoteFile
-from pipelines.fetch.fetch import NOTES, read_addresses
+from pipelines.fetch.fetch import FETCH_NOTES, read_addresses
 from pipelines.records.licence import NONE_STATED
 
 TOKEN, ENDPOINT = "HF_TOKEN", "HF_ENDPOINT"
@@ -127,7 +127,7 @@ def download_from_hub(address: str, path: Path, **options: Any) -> str:
     """
     try:
         return download(address, path, secrets=_secrets(address), **options)
-    except RefusedError as error:
+    except DownloadRefusedError as error:
         raise DownloadError(_describe_refusal(address, error)) from None
 
 
@@ -141,7 +141,7 @@ def _fetched_commit(folder: Path, repository: str) -> str:
         match = _RESOLVED.search(address)
         if match is None or match[1] != repository:
             raise ConfigError(
-                f"{folder} has files of {address}, not of {repository} ({NOTES} there): name "
+                f"{folder} has files of {address}, not of {repository} ({FETCH_NOTES} there): name "
                 f"another folder with --to."
             )
         return match[2]
@@ -224,7 +224,7 @@ def _gated(repository: str) -> str:
     )
 
 
-def _describe_refusal(address: str, error: RefusedError) -> str:
+def _describe_refusal(address: str, error: DownloadRefusedError) -> str:
     """Returns what a refusal of the Hub means, in one line; of another server, its own message."""
     match = _REQUESTED.search(address)
     if match is None or not address.startswith(f"{_endpoint()}/"):

@@ -5,7 +5,7 @@
 The sample is listed, cut and written in a separate work folder by the functions that Beam's workers
 call (`graph`), so the measured work is a worker's work. If there are few units, all are listed, and
 the number of inputs is exact; otherwise the results of a few drawn units are scaled to all units by
-their bytes. The sample is a pure function of the raw files and `SEED`.
+their bytes. The sample is a pure function of the raw files and `SAMPLE_SEED`.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.slicing import slice_bounds
 from pipelines.video.client import VideoChild
 
-SEED = 0
+SAMPLE_SEED = 0
 """Seed of the drawn units and pictures."""
 
 _UNITS = 8
@@ -146,7 +146,7 @@ def estimate_dataset(
         job, units = plan_job(config, **request, work=work)
         if len(units) <= _UNITS:
             return _SampleWriter(job, count, video).estimate_from_all_units(units)
-        drawn_units = sorted(units, key=lambda unit: stable_hash(f"{SEED} {unit}"))[:_UNITS]
+        drawn_units = sorted(units, key=lambda unit: stable_hash(f"{SAMPLE_SEED} {unit}"))[:_UNITS]
         return _SampleWriter(job, count, video).estimate_from_drawn_units(units, drawn_units)
 
 
@@ -280,7 +280,7 @@ class _SampleWriter:
             ):
                 lines = list(group)
                 num += len(lines)
-                heapq.heappush(heap, (-stable_hash(f"{SEED} {pixels}"), pixels, lines))
+                heapq.heappush(heap, (-stable_hash(f"{SAMPLE_SEED} {pixels}"), pixels, lines))
                 while len(heap) > 2 and num - len(heap[0][2]) >= count:
                     num -= len(heapq.heappop(heap)[2])
         return [lines for *_, lines in sorted(heap, reverse=True)]

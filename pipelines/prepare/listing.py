@@ -41,7 +41,10 @@ _LISTS, _CANDIDATES, _BOUNDS = "lists", "found", "found/bounds.json"
 
 
 class ListTotals(NamedTuple):
-    """Totals of a list: items, inputs that could not even be listed, names of parts."""
+    """Totals of a list: items, inputs that could not even be listed, names of the dataset's parts.
+
+    These are what an item's `part` names; `job.part` is another thing: a slice of the split.
+    """
 
     num_items: int = 0
     num_rejects: int = 0

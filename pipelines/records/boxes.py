@@ -9,7 +9,7 @@ from pipelines.records.codes import BOX, MASK, parse_box
 OBJECT = re.compile(f"({BOX})({MASK})?")
 """An object in a text: group 1 is its box, group 2 its mask, if there is one."""
 
-COLORS = ((230, 60, 40), (40, 140, 230), (40, 180, 80), (240, 170, 30), (170, 80, 210))
+BOX_COLORS = ((230, 60, 40), (40, 140, 230), (40, 180, 80), (240, 170, 30), (170, 80, 210))
 
 Box = tuple[int, int, int, int]
 """x0, y0, x1, y1 [pixels]."""
@@ -17,7 +17,7 @@ Box = tuple[int, int, int, int]
 
 def color_of(number: int) -> tuple[int, int, int]:
     """Returns the color of the object with a number."""
-    return COLORS[number % len(COLORS)]
+    return BOX_COLORS[number % len(BOX_COLORS)]
 
 
 def pixel_box(tokens: str, size: tuple[int, int]) -> Box:

@@ -26,9 +26,9 @@ from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import ShardWriter, index_path
 
-Format = Literal["tfrecord", "webdataset"]
-DESCRIPTION = "export.json"
-FEATURES = {
+ExportFormat = Literal["tfrecord", "webdataset"]
+EXPORT_FILE = "export.json"
+EXPORT_FEATURES = {
     **{name: name for name in ("id", "image", "prefix", "suffix", "task", "lang", "answer")},
     "mask": "mask_rle",
 }
@@ -63,7 +63,7 @@ _LICENCE_HOLDS = {
 def export_records(
     dataset: Dataset,
     out: Path,
-    form: Format,
+    form: ExportFormat,
     *,
     part: str | None = None,
     records_per_file: int = 10_000,
@@ -100,9 +100,9 @@ def export_records(
     about["image_px"] = dataset.info.image_px
     if form == "tfrecord":
         has_licences = bool(dataset.info.licences)
-        about["features"] = FEATURES | _LICENCE_FEATURES if has_licences else FEATURES
+        about["features"] = EXPORT_FEATURES | _LICENCE_FEATURES if has_licences else EXPORT_FEATURES
         about["holds"] = _HOLDS | _LICENCE_HOLDS if has_licences else _HOLDS
-    (out / DESCRIPTION).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    (out / EXPORT_FILE).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return counts
 
 
@@ -143,7 +143,7 @@ def _archive_members(record: Record) -> Iterator[tuple[str, bytes]]:
         yield "txt", record.suffixes[0].encode()
 
 
-_WRITERS: dict[Format, tuple[Callable[[Path, int, Iterator[Record]], None], str]] = {
+_WRITERS: dict[ExportFormat, tuple[Callable[[Path, int, Iterator[Record]], None], str]] = {
     "tfrecord": (_write_tfrecord, ".tfrecord"),
     "webdataset": (_write_webdataset, ".tar"),
 }

@@ -111,7 +111,7 @@ def group_sizes(*, is_high: bool = False) -> dict[str, int]:
     return {name: len(rows) for name, rows in paper_groups(is_high=is_high).items()}
 
 
-def grouped(
+def rows_by_group(
     rows: Mapping[str, ResultRow | None], *, is_high: bool = False
 ) -> dict[str, tuple[str, ...]]:
     """Returns group -> the names of its rows, of those at hand; a group without any is not there.

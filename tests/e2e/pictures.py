@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flows.lineage.runs import find_run
+from flows.lookup.runs import find_run
 from infra.store.store import Store
 from tests.e2e.conftest import Served, parcel, plain, serving
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.pages.cards import Cards
-from flows.pages.lineage import page as lineage_page
+from flows.pages.lineage_page import page as lineage_page
+from flows.pages.record_cards import Cards
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import Dataset
 from tests.e2e.conftest import PARCEL, SMALLEST, environment, parcel

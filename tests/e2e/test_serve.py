@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import find_run
+from flows.lookup.runs import find_run
 from infra.store.store import Store
 from tests.e2e.conftest import ENDLESS, Finished, Served, parcel, plain, serving
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import find_run
+from flows.lookup.runs import find_run
 from infra.store.store import Store
 from model.eval.items_file import ItemsFile
 from pipelines.records.dataset import Dataset

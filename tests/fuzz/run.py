@@ -198,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="other inputs")
     parser.add_argument("--targets", default=",".join(TARGETS), help="some of the targets")
     args = parser.parse_args(words)
-    from perf.timing import table
+    from perf.timing import aligned_table
 
     rows, lines, total = [], [], 0
     for name, num in shares(args.targets.split(","), args.inputs):
@@ -208,7 +208,7 @@ def main(words: Sequence[str] | None = None) -> int:
         seconds = f"{time.monotonic() - started:.0f}"
         rows.append([name, num, *(tally.counts[outcome] for outcome in OUTCOMES), seconds])
         lines += [f"{name}: {n} x {k}, {tally.first[k]}" for k, n in tally.kinds.most_common()]
-    print(table(["target", "inputs", *OUTCOMES, "s"], rows), "", *lines, sep="\n")
+    print(aligned_table(["target", "inputs", *OUTCOMES, "s"], rows), "", *lines, sep="\n")
     return int(total > 0)
 
 

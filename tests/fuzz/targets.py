@@ -73,7 +73,7 @@ def config(folder: Path) -> list[Reader]:
     """Configs as files."""
     import yaml
 
-    from flows.study.load import apply_overrides, read_config
+    from flows.study.load import apply_overrides, read_study_file
 
     def change(rng: random.Random, data: bytes) -> bytes:
         if rng.random() < 0.5:
@@ -84,7 +84,7 @@ def config(folder: Path) -> list[Reader]:
     path = folder / "study.yaml"
 
     def read() -> None:
-        apply_overrides(read_config(path), (), source=str(path))
+        apply_overrides(read_study_file(path), (), source=str(path))
 
     files = (_ROOT / "flows/study/demo.yaml", *sorted((_ROOT / "configs").glob("*.yaml")))
     wholes = [file.read_bytes() for file in files]
@@ -108,9 +108,9 @@ _ODD_TEXTS = (
 def overrides(folder: Path) -> list[Reader]:
     """Overrides of a config, as the command line gives them."""
     del folder
-    from flows.study.load import apply_overrides, read_config
+    from flows.study.load import apply_overrides, read_study_file
 
-    values = read_config(_ROOT / "flows/study/demo.yaml")
+    values = read_study_file(_ROOT / "flows/study/demo.yaml")
 
     def names(value: object, above: str = "") -> Iterator[str]:
         for key, inner in value.items() if isinstance(value, dict) else ():

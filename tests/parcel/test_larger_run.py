@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import parcel as notebook
-from flows.lineage.runs import end_run_record, ended_run_records, find_run
+from flows.lookup.runs import end_run_record, ended_run_records, find_run
 from flows.machine.status import status
 from flows.study.load import load
 from infra.prefect.server import PAGES
@@ -114,7 +114,7 @@ def test_pages_and_status_name_the_larger_run(store: Store):
 
 
 def test_what_has_fewer_scores_and_more_of_another_thing_is_larger(tmp_path: Path):
-    from flows.lineage.runs import describe_larger_run
+    from flows.lookup.runs import describe_larger_run
 
     store = Store(tmp_path / "store")
     number = itertools.count()

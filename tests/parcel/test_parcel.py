@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import parcel as notebook
-from flows.lineage.results import show_results
-from flows.pages.study import study_of
+from flows.lookup.results import show_results
+from flows.pages.run_results import study_of
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.store import Store

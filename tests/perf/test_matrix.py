@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan.study_programs import programs_of
+from flows.plan.study_programs import study_programs
 from flows.study.load import load
 from infra.chips.topology import Topology
 from model.chips.compiler import PYTHON, Compiler
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import AnswerProgram, TrainProgram
 from model.chips.worker import missing_compiler
 from model.train.step import declared_buckets
@@ -29,7 +29,7 @@ WORDS += ["transfers={chartqa: {train: {freeze_vision: true}}, msvd_qa: {}}"]
 
 def test_a_study_has_each_program_once_with_all_its_places():
     study = load(overrides=WORDS)
-    programs = programs_of(study, SLICE)
+    programs = study_programs(study, SLICE)
     assert len({program.program for program in programs}) == len(programs)
     names = [name for program in programs for name in program.names]
     model = study.model_of("parcel")
@@ -51,7 +51,7 @@ def test_a_study_has_each_program_once_with_all_its_places():
 
 def test_stages_that_differ_in_rates_alone_share_their_programs():
     words = ["methods=[vanilla]", "budgets=[256]", one_recipe(1e-5, 1e-6)]
-    shared = programs_of(load(overrides=words), SLICE)
+    shared = study_programs(load(overrides=words), SLICE)
     (both,) = (p for p in shared if any("transfer chartqa" in name for name in p.names))
     assert any("transfer docvqa" in name for name in both.names)
 
@@ -67,7 +67,7 @@ def one_recipe(*rates: float) -> str:
 
 
 def test_a_row_says_by_how_much_a_program_does_not_fit():
-    outcome = Outcome(
+    outcome = CompilationOutcome(
         memory_bytes=81.28 * 2**30,
         compute_s=1.5,
         interconnect_s=0.25,
@@ -142,7 +142,7 @@ def test_chips_studies_and_kinds_of_program_take_turns(tmp_path: Path):
 
 def test_rows_of_a_file_are_replaced_by_program(tmp_path: Path):
     def row(tokens: int, gib: float, *settings: str) -> matrix.Row:
-        outcome = Outcome(memory_bytes=gib * 2**30, compile_s=1.0)
+        outcome = CompilationOutcome(memory_bytes=gib * 2**30, compile_s=1.0)
         names = (f"stage1 parcel, {tokens} tokens",)
         return matrix.Row(
             study="s", settings=settings, names=names, topology="v4:2x2x1", outcome=outcome
@@ -174,22 +174,22 @@ def test_a_program_that_is_refused_is_a_row(tmp_path: Path):
 
 def test_the_accelerators_programs_are_those_of_one_gpu():
     pattern = re.compile("^(train minimal, batch 64|prefill, 1 rows), 256")
-    rows = list(matrix.rows_of(matrix.ACCELERATOR, SLICE, re.compile("256 tokens$")))
+    rows = list(matrix.matrix_rows(matrix.ACCELERATOR, SLICE, re.compile("256 tokens$")))
     assert {row.topology for row, _ in rows} == {"h100:1"}
     names = [row.names[0] for row, _ in rows]
     # Two batches, two ways of computing again; two numbers of prompts; tokens.
     assert len(names) == 2 * 2 + 2 + 1
-    ((_, update), (_, prefill)) = matrix.rows_of(matrix.ACCELERATOR, SLICE, pattern)
+    ((_, update), (_, prefill)) = matrix.matrix_rows(matrix.ACCELERATOR, SLICE, pattern)
     assert isinstance(update, TrainProgram)
     assert (update.model.remat, update.train.batch_size, update.tokens) == ("minimal", 64, 256)
     assert isinstance(prefill, PromptProgram)
     assert (prefill.rows, prefill.budget, prefill.new_tokens) == (1, 256, 0)
     # A TPU holds no training of the 3B model.
-    assert not list(matrix.rows_of(matrix.ACCELERATOR, Topology.parse("v4:8x8x4"), pattern))
+    assert not list(matrix.matrix_rows(matrix.ACCELERATOR, Topology.parse("v4:8x8x4"), pattern))
 
 
 def test_attention_is_compiled_by_every_implementation_and_shape():
-    rows = list(matrix.rows_of(matrix.ATTENTION, SLICE, re.compile("")))
+    rows = list(matrix.matrix_rows(matrix.ATTENTION, SLICE, re.compile("")))
     assert len(rows) == 3 * 7
     assert {row.topology for row, _ in rows} == {"h100:1"}
     kernels = {program for _, program in rows}
@@ -198,6 +198,6 @@ def test_attention_is_compiled_by_every_implementation_and_shape():
     assert isinstance(ours, AttentionKernel)
     assert (ours.num_heads, ours.num_kv_heads, ours.head_dim, ours.cap) == (8, 4, 256, 50.0)
     tpus = Topology.parse("v4:2x2x1")
-    assert {row.topology for row, _ in matrix.rows_of(matrix.ATTENTION, tpus, re.compile(""))} == {
-        str(tpus)
-    }
+    assert {
+        row.topology for row, _ in matrix.matrix_rows(matrix.ATTENTION, tpus, re.compile(""))
+    } == {str(tpus)}

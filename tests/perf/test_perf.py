@@ -9,22 +9,22 @@ import pytest
 
 from model import presets
 from perf import accelerator
-from perf.timing import table, take_turns
+from perf.timing import aligned_table, time_in_turns
 
 pytestmark = pytest.mark.usefixtures("fast_compiler")
 
 
 def test_programs_take_turns_in_alternating_order():
     ran: list[str] = []
-    timings = take_turns({name: lambda name=name: ran.append(name) for name in "ab"}, 2)
+    timings = time_in_turns({name: lambda name=name: ran.append(name) for name in "ab"}, 2)
     assert "".join(ran) == "abbaab"
     assert timings["a"].wall >= 0
     with pytest.raises(ValueError, match=r"rounds .*at least 1, got 0"):
-        take_turns({}, 0)
+        time_in_turns({}, 0)
 
 
 def test_tables_are_aligned():
-    assert table(["a", "bb"], [["ccc", 1]]) == "a    bb\nccc   1"
+    assert aligned_table(["a", "bb"], [["ccc", 1]]) == "a    bb\nccc   1"
 
 
 WORDS = [

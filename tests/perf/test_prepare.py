@@ -12,7 +12,7 @@ from pipelines.prepare.config import PrepareConfig
 @pytest.mark.parametrize("layout", ["archives", "rows"])
 def test_graph_and_pool_give_the_same_bytes(tmp_path: Path, layout: str):
     config = PrepareConfig(image_px=16, num_shards=3, num_workers=2)
-    *runs, table = prepare.measure([7], layout, 1, config, tmp_path, picture=(40, 30))
+    *runs, table = prepare.measure_prepare([7], layout, 1, config, tmp_path, picture=(40, 30))
     digests = {line.split()[-1] for line in runs}
     assert [line.split(":")[0] for line in runs] == ["7 graph", "7 pool"]
     assert len(digests) == 1

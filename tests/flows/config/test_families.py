@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flows.config.families import with_pair
-from flows.config.normalise import normalise, parse
+from flows.config.model_families import with_pair
+from flows.config.normalise import normalise, parse_study_values
 from flows.study.load import apply_overrides, check_config, load
 from infra.errors import ConfigError
 from infra.store.births import with_births
@@ -129,7 +129,7 @@ def test_what_is_recorded_has_every_value():
     assert recorded["model"]["text"]["rope_scaling"]["factor"] == 8.0
     again = apply_overrides(recorded, [], source="the record")
     assert (again, again.statements) == (study, study.statements)
-    once = normalise(parse(recorded))
+    once = normalise(parse_study_values(recorded))
     assert normalise(once) == once
 
 

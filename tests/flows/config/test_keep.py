@@ -13,7 +13,7 @@ import pytest
 from flows.config.keep import KeepConfig
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
-from flows.lineage.runs import end_run_record, ended_run_records
+from flows.lookup.runs import end_run_record, ended_run_records
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store import gc

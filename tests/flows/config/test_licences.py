@@ -11,7 +11,7 @@ from flows.graph.inputs import read_inputs
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.digest import identity_json
-from pipelines.fetch.fetch import NOTES
+from pipelines.fetch.fetch import FETCH_NOTES
 from pipelines.prepare.licences import LicencesConfig
 from pipelines.records.licence import Licence
 from tests.flows.graphs import checked_graph
@@ -54,13 +54,13 @@ def test_what_fetched_data_have_beside_them_holds_unless_the_config_says_otherwi
     (tmp_path / "web").mkdir()
     fetched = {"licence": "CC0-1.0", "holder": "", "address": "https://example.org"}
     notes = {"0.tar": {"licence": fetched}, "1.tar": {"licence": fetched}}
-    (tmp_path / "web" / NOTES).write_text(json.dumps(notes))
+    (tmp_path / "web" / FETCH_NOTES).write_text(json.dumps(notes))
     words = [f"data_root={tmp_path}", "transfers={}", "sources=[{reader: web}]"]
     assert licence(words) == Licence(**fetched)
     words[-1] = "sources=[{reader: web, licence: MIT}]"
     assert licence(words) == Licence(licence="MIT")
     # A file without a licence is in the words, too.
-    (tmp_path / "web" / NOTES).write_text(json.dumps({**notes, "2.tar": {"sha256": ""}}))
+    (tmp_path / "web" / FETCH_NOTES).write_text(json.dumps({**notes, "2.tar": {"sha256": ""}}))
     words[-1] = "sources=[{reader: web}]"
     found = licence(words)
     assert found.licence == "CC0-1.0; none stated"

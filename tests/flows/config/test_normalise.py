@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flows.config.normalise import normalise, parse
-from flows.study.load import DEMO, check_config, read_config
+from flows.config.normalise import normalise, parse_study_values
+from flows.study.load import DEMO, check_config, read_study_file
 from infra.errors import ConfigError
 
 STATED: dict[str, Any] = {
@@ -27,15 +27,15 @@ STATED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("values", [read_config(DEMO), STATED], ids=["demo", "stage2"])
+@pytest.mark.parametrize("values", [read_study_file(DEMO), STATED], ids=["demo", "stage2"])
 def test_a_normalised_config_is_left_as_it_is(values: dict[str, Any]):
-    once = normalise(parse(values))
+    once = normalise(parse_study_values(values))
     assert normalise(once) == once
-    assert once != parse(values)
+    assert once != parse_study_values(values)
 
 
 def test_stage_2_takes_what_the_study_states_and_not_what_was_filled_in_for_it():
-    normalised: Any = normalise(parse(STATED))
+    normalised: Any = normalise(parse_study_values(STATED))
     low, high = normalised["transfers"]["nlvr"], normalised["stage2"]["transfers"]["nlvr"]
     assert (low["prepare"], high["prepare"]) == ({"image_px": 224}, {"image_px": 448})
     assert low["train"]["epochs"] == 7

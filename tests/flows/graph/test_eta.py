@@ -6,13 +6,16 @@ from flows.graph.eta import Forecast, JobClock, TimeEstimates
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.steps.kind import Step
 from flows.steps.kinds.user_step import UserStepSpec
-from flows.steps.labels import labels_of_name, labels_of_user
+from flows.steps.labels import labels_of_step_name, labels_of_user_step
 from infra.progress import Progress
+from tests.flows.graph.estimated import took
 
 
 def transfer(name: str, *reads: GraphNode) -> GraphNode:
     step = Step(
-        kind="checkpoint", labels=labels_of_name(name), inputs={r.name: r.steps[0] for r in reads}
+        kind="checkpoint",
+        labels=labels_of_step_name(name),
+        inputs={r.name: r.steps[0] for r in reads},
     )
     return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=1),))
 
@@ -23,8 +26,8 @@ def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
         transfer(name) for name in ("transfer m3 a seed=1", "transfer m3 a seed=2", "transfer m3 b")
     )
     assert expected.of_node(other) is None
-    expected.learn(first.steps[0], 4.0)
-    expected.learn(unlike.steps[0], 8.0)
+    expected.learn(took(4.0), first.steps[0])
+    expected.learn(took(8.0), unlike.steps[0])
     assert expected.of_node(other) == 4.0
     assert expected.of_node(transfer("transfer parcel a seed=1")) == 6.0
 
@@ -32,8 +35,7 @@ def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
 def test_trainings_of_the_method_come_before_those_of_other_methods():
     expected = TimeEstimates()
     for name, seconds in (("intermediary parcel", 4.0), ("stage1 vanilla", 8.0)):
-        expected.learn(transfer(name).steps[0], seconds)
-        expected.learn_cost(transfer(name).steps[0], 256 * seconds)
+        expected.learn(took(seconds, devices=256), transfer(name).steps[0])
     (parcel,), (m3,) = (transfer(f"transfer {m} a seed=1").steps for m in ("parcel", "m3"))
     assert (expected.seconds(parcel), expected.device_seconds(parcel)) == (4.0, 1024.0)
     assert (expected.seconds(m3), expected.device_seconds(m3)) == (6.0, 1536.0)
@@ -42,10 +44,10 @@ def test_trainings_of_the_method_come_before_those_of_other_methods():
 def test_steps_of_one_users_class_are_alike_and_those_of_another_are_not():
     def step(name: str, reference: str) -> Step:
         spec = UserStepSpec(step=reference, settings={})
-        return Step(kind="user_files", labels=labels_of_user(reference, name), config=spec)
+        return Step(kind="user_files", labels=labels_of_user_step(reference, name), config=spec)
 
     expected = TimeEstimates()
-    expected.learn(step("dedup web", "lab:Dedup"), 4.0)
+    expected.learn(took(4.0), step("dedup web", "lab:Dedup"))
     assert expected.seconds(step("dedup charts", "lab:Dedup")) == 4.0
     assert expected.seconds(step("captions", "lab:Captions")) is None
 
@@ -55,7 +57,7 @@ def test_rank_counts_what_waits_for_a_node():
     nodes = (start, *(transfer(f"cell {i}", start) for i in range(3)))
     expected = TimeEstimates()
     for seconds, node in enumerate(nodes, start=1):
-        expected.learn(node.steps[0], seconds)
+        expected.learn(took(seconds), node.steps[0])
     ranks = expected.ranks(StudyGraph(nodes=nodes, cells={}, results=None))
     assert [ranks[node][0] for node in nodes] == [5, 2, 3, 4]
 
@@ -69,7 +71,7 @@ def test_time_left_is_that_of_the_rest_at_the_rate_of_the_last(monkeypatch: pyte
     assert forecast.seconds() is None
     for number in range(4):  # Two at a time.
         now += 5.0
-        expected.learn(nodes[number].steps[0], 10.0)
+        expected.learn(took(10.0), nodes[number].steps[0])
         forecast.end(nodes[number], 10.0)
     assert forecast.seconds() == pytest.approx(6 * 10 / (40 / 25))
     now += 7.5

@@ -16,8 +16,8 @@ from flows.graph.nodes import StudyGraph
 from flows.report.cells import CellKey
 from flows.steps import registry
 from flows.steps.kind import Step
-from flows.steps.lookup import device_seconds, look_up
 from flows.steps.registry import full_config, typed_config
+from flows.steps.step_lookup import device_seconds, look_up_step
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.source_code import checkout
@@ -48,7 +48,7 @@ def fill(
         inputs = {role: made[read] for role, read in step.inputs.items() if read in made}
         if but(step) or len(inputs) < len(step.inputs):
             continue
-        found = look_up(store, step, inputs, frozenset(), source=source)
+        found = look_up_step(store, step, inputs, frozenset(), source=source)
         if found.artifact is None:
             attempt = Attempt(store, found.recipe)
             (attempt.path / "file").write_text(found.recipe.identity)

@@ -11,12 +11,12 @@ from flows.config.keep import KeepConfig
 from flows.graph.explain import Explanation
 from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.nodes import GraphNode
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.run.session import RunSession, StepFailedError
 from flows.steps import registry
 from flows.steps.kind import Step
-from flows.steps.lookup import StepLookup, look_up
 from flows.steps.registry import KINDS
+from flows.steps.step_lookup import StepLookup, look_up_step
 from flows.study.load import load
 from flows.study.study import StudyConfig
 from infra.errors import ConfigError
@@ -135,7 +135,7 @@ def first_stage(store: Store, explanation: Explanation) -> tuple[GraphNode, Step
     (step,) = node.steps
     artifacts = explanation.artifacts()
     inputs = {role: artifacts[read] for role, read in step.inputs.items()}
-    return node, step, look_up(store, step, inputs, frozenset())
+    return node, step, look_up_step(store, step, inputs, frozenset())
 
 
 def test_the_old_value_in_the_config_finds_the_old_artifacts(store: Store):

@@ -13,7 +13,7 @@ from flows.graph.graph import StudyGraph, graph_of
 from flows.graph.nearest import SEED, NearestArtifacts
 from flows.steps.kind import Step
 from flows.steps.labels import Labels
-from flows.steps.lookup import look_up
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -30,7 +30,7 @@ def publish(store: Store, graph: StudyGraph) -> dict[Step, Artifact]:
     artifacts: dict[Step, Artifact] = {}
     for number, step in enumerate(graph.steps):
         inputs = {role: artifacts[read] for role, read in step.inputs.items()}
-        recipe = look_up(store, step, inputs, frozenset()).recipe
+        recipe = look_up_step(store, step, inputs, frozenset()).recipe
         manifest = Manifest(
             kind=recipe.kind,
             name=recipe.name,

@@ -7,7 +7,7 @@ from pathlib import Path
 from flows.graph.reading import describe_reads
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
-from flows.steps.labels import Labels, labels_of_name
+from flows.steps.labels import Labels, labels_of_step_name
 from flows.study.load import load
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
@@ -21,7 +21,10 @@ def test_the_training_with_the_most_requests_is_told(tmp_path: Path):
     def step(name: str, data: Step, **train) -> Step:
         spec = FitSpec(model=model, train=TrainConfig(**train))
         return Step(
-            kind="checkpoint", labels=labels_of_name(name), config=spec, inputs={"data/0": data}
+            kind="checkpoint",
+            labels=labels_of_step_name(name),
+            config=spec,
+            inputs={"data/0": data},
         )
 
     there: dict[Step, Artifact | None] = {}

@@ -14,9 +14,9 @@ from flows.config.server_limits import limit_variables
 from flows.graph.explain import Explanation
 from flows.graph.graph import PHASES, graph_of
 from flows.graph.nodes import StudyGraph
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.machine.deploy import DeploymentTarget, check_code
-from flows.pages.masks import Masks
+from flows.pages.mask_overlays import Masks
 from flows.study.load import check_config, load
 from flows.study.study import StudyConfig
 from flows.sweep.form_values import form_problem, study_of_form

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from model.data.config import BatchConfig
@@ -48,7 +48,7 @@ def data_of(
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> tuple[Store, LineageTarget]:
+def table(tmp_path: Path) -> tuple[Store, LookupTarget]:
     """Two datasets in one mixture; a tokenizer of the first; a split that is only scored on."""
     store = Store(tmp_path / "store")
     ids = [f"{i:02d}{end}" for i in range(20) for end in ("", "#ocr")]
@@ -68,4 +68,4 @@ def table(tmp_path: Path) -> tuple[Store, LineageTarget]:
             store, "scores", f"score {seed}", {"predictions": answered, "data": split}
         )
     results = made(store, "results", "results", cells)
-    return store, LineageTarget(name="demo", artifacts=(results,))
+    return store, LookupTarget(name="demo", artifacts=(results,))

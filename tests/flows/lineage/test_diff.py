@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from flows.lineage.diff import compare_lineages
-from flows.lineage.runs import end_run_record
-from flows.lineage.target import find_lineage_target
+from flows.lookup.runs import end_run_record
+from flows.lookup.target import find_target
 from flows.steps.kind import Step
 from flows.steps.kinds.files import NOTES
-from flows.steps.lookup import look_up
 from flows.steps.registry import step_code
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import value_sha256
@@ -149,7 +149,7 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
     recorded, found = execution_environment(), dict[Step, Artifact]()
     for step in graph.steps:
         read = {role: found[s] for role, s in step.inputs.items()}
-        recipe = look_up(store, step, read, set()).recipe
+        recipe = look_up_step(store, step, read, set()).recipe
         planted = bool(plant.step) and step.name.startswith(plant.step)
         recipe = dataclasses.replace(
             recipe,
@@ -208,7 +208,7 @@ def test_a_planted_difference_is_named_and_nothing_else(
     now = Store(tmp_path)
     run(now, data, "study", plant)
     found = compare_lineages(
-        before, *(find_lineage_target(store, f"study/{CELL}") for store in (before, now)), now
+        before, *(find_target(store, f"study/{CELL}") for store in (before, now)), now
     )
     assert not found.is_same
     assert {d.sort for d in found.differences} == {plant.told[0]}
@@ -225,7 +225,7 @@ def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
     run(now, data, "study", edited, alike=True)
     was = Store(tmp_path / "was")
     run(was, data, "study", NOTHING, alike=True)
-    sides = [find_lineage_target(store, f"study/{CELL}/56703") for store in (was, now)]
+    sides = [find_target(store, f"study/{CELL}/56703") for store in (was, now)]
     found = compare_lineages(was, *sides, now)
     assert found.is_same
     (code,) = found.differences
@@ -242,11 +242,11 @@ def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
 
 
 def test_whole_tables_are_compared_and_a_table_with_itself_is_the_same(before: Store):
-    table = find_lineage_target(before, "study")
+    table = find_target(before, "study")
     found = compare_lineages(before, table, table)
     assert (found.is_same, found.differences) == (True, ())
     assert list(found.lines())[1] == "nothing differs in how they were made"
-    cells = [find_lineage_target(before, f"study/chartqa:{split}/vanilla/256") for split in SPLITS]
+    cells = [find_target(before, f"study/chartqa:{split}/vanilla/256") for split in SPLITS]
     found = compare_lineages(before, *cells)
     assert not found.is_same
     assert ("config", "split") in [(d.sort, d.what) for d in found.differences]

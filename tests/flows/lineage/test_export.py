@@ -8,12 +8,12 @@ import pytest
 from openlineage.client.event_v2 import Job, Run, RunEvent
 
 from flows.lineage.export import export_lineage
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from infra.store.store import Store
 
 
 def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
-    table: tuple[Store, LineageTarget],
+    table: tuple[Store, LookupTarget],
 ):
     store, what = table
     texts = dict(export_lineage(store, what, "openlineage"))
@@ -41,7 +41,7 @@ def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
 
 @pytest.mark.slow  # Its imports take two seconds.
 def test_datasets_are_described_as_croissant_wants_it(
-    table: tuple[Store, LineageTarget],
+    table: tuple[Store, LookupTarget],
     tmp_path: Path,
 ):
     import mlcroissant

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from flows.lineage.replay import ReplayOutcome, autotuning_differences, replay_artifacts
-from flows.lineage.target import find_lineage_target
+from flows.lookup.target import find_target
 from flows.steps.kinds.checkpoint import AUTOTUNING
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import step_code, typed_config
-from flows.steps.replay import ReplayError
+from flows.steps.remake import RemakeError
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.source_code import Tree, checkout, code_sha256
@@ -97,7 +97,7 @@ def tuned(store: Store, digests: dict[str, str] | None) -> Artifact:
 @pytest.mark.slow
 def test_the_code_of_then_makes_the_same_bytes(store: Store, fresh: Store):
     was = made(store, f"1  {'0' * 64}  a.txt\n", "{sha256}  {size}", "{size}  {sha256}")
-    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
+    (again,) = replay_artifacts(store, find_target(store, was.key), fresh, from_raw=False)
     assert again.is_same
     assert again.is_near(0.0)
     assert again.now.key == was.key
@@ -108,7 +108,7 @@ def test_the_code_of_then_makes_the_same_bytes(store: Store, fresh: Store):
 @pytest.mark.slow
 def test_other_bytes_on_the_same_machine_are_told(store: Store, fresh: Store):
     was = made(store, f"{'1' * 64}  1  a.txt\n")
-    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=True)
+    (again,) = replay_artifacts(store, find_target(store, was.key), fresh, from_raw=True)
     assert not again.is_near(100.0)
     assert [(d.sort, d.what) for d in again.differences] == [("data", "a.txt")]
     assert again.line().endswith("other contents; the same machine")
@@ -128,7 +128,7 @@ def test_what_a_processor_made_is_made_by_one(
         cpu="Abacus",
     )
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
+    (again,) = replay_artifacts(store, find_target(store, was.key), fresh, from_raw=False)
     assert again.is_same
     here = execution_environment()["hardware"]
     assert f"made again on {here['cpu']}, {here['threads']} threads, in" in again.line()
@@ -147,7 +147,7 @@ def test_recorded_variables_are_set_as_they_were(
         variables=then,
     )
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
+    (again,) = replay_artifacts(store, find_target(store, was.key), fresh, from_raw=False)
     assert again.is_same
     assert not [d for d in again.elsewhere if d.what in then]
 
@@ -155,7 +155,7 @@ def test_recorded_variables_are_set_as_they_were(
 @pytest.mark.slow
 def test_other_bytes_of_another_kind_of_machine_are_told_and_are_near(store: Store, fresh: Store):
     was = made(store, f"{'1' * 64}  1  a.txt\n", cpu="Abacus")
-    (again,) = replay_artifacts(store, find_lineage_target(store, was.key), fresh, from_raw=False)
+    (again,) = replay_artifacts(store, find_target(store, was.key), fresh, from_raw=False)
     assert not again.is_same
     assert again.is_near(0.0)  # It has no score to lie off.
     here = execution_environment()["hardware"]["cpu"]
@@ -169,14 +169,14 @@ def test_a_step_that_fails_or_has_no_sources_says_so(store: Store, fresh: Store)
     broken = made(
         store, "", "    lines = [", "    raise ValueError('no such thing')\n    lines = ["
     )
-    with pytest.raises(ReplayError, match=r"files x .*no such thing"):
-        list(replay_artifacts(store, find_lineage_target(store, broken.key), fresh, from_raw=False))
+    with pytest.raises(RemakeError, match=r"files x .*no such thing"):
+        list(replay_artifacts(store, find_target(store, broken.key), fresh, from_raw=False))
     attempt = Attempt(store, Recipe(kind="files", name="files y", config=SPEC))
     (attempt.path / "files.txt").write_text("")
     with pytest.raises(ConfigError, match=r"files y .*its sources"):
         list(
             replay_artifacts(
-                store, find_lineage_target(store, attempt.commit({}).key), fresh, from_raw=False
+                store, find_target(store, attempt.commit({}).key), fresh, from_raw=False
             )
         )
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from flows.lineage.sample_trace import trace_sample
-from flows.lineage.target import LineageTarget
+from flows.lookup.target import LookupTarget
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.data.loader import samples_of_step
@@ -27,7 +27,7 @@ def saw(store: Store, training: Artifact, ids: set[str]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, LineageTarget]):
+def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, LookupTarget]):
     store, what = table
     trainings = {a.manifest.name: a for a in store.artifacts("checkpoint")}
     hits = 0
@@ -50,7 +50,7 @@ def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Linea
 
 
 def test_one_record_is_told_with_its_place_its_steps_and_its_cells(
-    table: tuple[Store, LineageTarget],
+    table: tuple[Store, LookupTarget],
 ):
     store, what = table
     found = trace_sample(store, what, "color/001")
@@ -64,18 +64,18 @@ def test_one_record_is_told_with_its_place_its_steps_and_its_cells(
     assert (record.id, record.position) == ("03#ocr", 7)
 
 
-def test_a_guess_rests_on_the_records_that_it_was_made_from(table: tuple[Store, LineageTarget]):
+def test_a_guess_rests_on_the_records_that_it_was_made_from(table: tuple[Store, LookupTarget]):
     store, _ = table
     data = {a.manifest.name: a for a in store.artifacts("dataset")}
     read = {"train": data["prepare web"], "eval": data["prepare eval"]}
     results = made(
         store, "results", "guesses", {"chance/x": made(store, "chance", "chance x", read)}
     )
-    target = LineageTarget(name="guesses", artifacts=(results,))
+    target = LookupTarget(name="guesses", artifacts=(results,))
     for sample in ("color/001", "03"):
         assert [*trace_sample(store, target, sample).lines()][-1].startswith("chance/x ")
 
 
-def test_an_unknown_sample_names_the_datasets(table: tuple[Store, LineageTarget]):
+def test_an_unknown_sample_names_the_datasets(table: tuple[Store, LookupTarget]):
     with pytest.raises(ConfigError, match=r"got '99', which none .* prepare eval, prepare more"):
         trace_sample(*table, "99")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import end_run_record
-from flows.lineage.target import LineageTarget, find_lineage_target
 from flows.lineage.trace import trace_lineage
+from flows.lookup.runs import end_run_record
+from flows.lookup.target import LookupTarget, find_target
 from flows.steps.accepted import accept_artifact
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
@@ -14,7 +14,7 @@ from tests.flows.pages.test_lineage import make
 
 
 def lines(store: Store, artifact: Artifact) -> list[str]:
-    what = LineageTarget(name=artifact.key, artifacts=(artifact,))
+    what = LookupTarget(name=artifact.key, artifacts=(artifact,))
     return list(trace_lineage(store, what, samples=0))
 
 
@@ -73,13 +73,11 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
     store, read = Store(tmp_path), list[str]()
     asked = store.files.read
     monkeypatch.setattr(store.files, "read", lambda name: (read.append(name), asked(name))[1])
-    told = list(
-        trace_lineage(store, find_lineage_target(store, "demo/chartqa/parcel/64"), samples=0)
-    )
+    told = list(trace_lineage(store, find_target(store, "demo/chartqa/parcel/64"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == 1 + 20 * 3 + 3  # Of 104.
     assert sum("(shown above)" not in line for line in told[1:]) == 20 * 3 + 3
-    told = list(trace_lineage(store, find_lineage_target(store, "demo"), samples=0))
+    told = list(trace_lineage(store, find_target(store, "demo"), samples=0))
     manifests = [name for name in read if name.startswith("manifests/")]
     assert len(manifests) == len(set(manifests)) == len(store.keys())
 
@@ -87,12 +85,12 @@ def test_a_trace_reads_each_manifest_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_cells_seeds_artifacts_and_runs_have_names(tmp_path: Path):
     store = Store(tmp_path)
     results = table(store, seeds=2)
-    assert [a.key for a in find_lineage_target(store, "demo").artifacts] == [results.key]
-    assert [a.key for a in find_lineage_target(store, results.key[:12]).artifacts] == [results.key]
-    assert find_lineage_target(store, "demo/chartqa/parcel/64").seeds == (0, 1)
-    (one,) = find_lineage_target(store, "demo/chartqa/parcel/64/1").artifacts
+    assert [a.key for a in find_target(store, "demo").artifacts] == [results.key]
+    assert [a.key for a in find_target(store, results.key[:12]).artifacts] == [results.key]
+    assert find_target(store, "demo/chartqa/parcel/64").seeds == (0, 1)
+    (one,) = find_target(store, "demo/chartqa/parcel/64/1").artifacts
     assert one.manifest.name == "score 1 64"
     with pytest.raises(ConfigError, match=r"got 'chartqa/parcel/17'.*chartqa/parcel/16"):
-        find_lineage_target(store, "demo/chartqa/parcel/17")
+        find_target(store, "demo/chartqa/parcel/17")
     with pytest.raises(ConfigError, match=r"RUN .*matches: none"):
-        find_lineage_target(store, "nobody")
+        find_target(store, "nobody")

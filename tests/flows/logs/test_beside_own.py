@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flows.lineage.results import OwnRun, show_logs
 from flows.logs.beside_own import add_logs
 from flows.logs.item_log import ItemLogError
 from flows.logs.logs_report import read_logs
 from flows.logs.own_questions import OwnQuestion
+from flows.lookup.results import OwnRun, show_logs
 from flows.report.build import build_report
 from flows.report.cells import NO_BUDGET, Plan, Report, Score
 from flows.report.items import items_by_source, mean_item_score

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flows.lineage.results import show_logs
 from flows.logs.item_log import ItemLogError
 from flows.logs.logs_report import read_logs, report_logs
+from flows.lookup.results import show_logs
 from flows.report.cells import Cell
 from infra.errors import ConfigError
 from tests.flows.logs.lmms_logs import write_logs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import begin_run_record, end_run_record
+from flows.lookup.runs import begin_run_record, end_run_record
 from flows.machine.status import status
 from flows.pages.page import Page
 from flows.pages.site import NoPageError, Site

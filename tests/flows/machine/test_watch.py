@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.lineage.runs import begin_run_record, stop_run_record
+from flows.lookup.runs import begin_run_record, stop_run_record
 from infra.store.store import Store
 
 EVIL = "open({marker!r}, 'w').close()\ndef m(p, fields): return 1.0\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.report.cells import CellKey, Plan
 from flows.steps.kind import StepContext
 from flows.steps.kinds.results import ResultsSpec, make

@@ -9,11 +9,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from flows.lineage.runs import end_run_record
-from flows.pages.app import pages_of
-from flows.pages.compare import common_cells, compare_cells, find_sides
+from flows.lookup.runs import end_run_record
+from flows.pages.app import store_pages
+from flows.pages.compare_page import common_cells, compare_cells, find_sides
 from flows.pages.curve_chart import TrainingCurve, chart_of
-from flows.pages.study import study_of
+from flows.pages.run_results import study_of
 from flows.report.cell_text import draws_text
 from infra.prefect.server import PAGES
 from infra.store.store import Store
@@ -25,7 +25,7 @@ COMPARE = f"{PAGES}/compare"
 
 @pytest.fixture(scope="module")
 def client(toy: Store) -> TestClient:
-    return TestClient(Starlette(routes=[Mount(PAGES, pages_of(toy.uri))]))
+    return TestClient(Starlette(routes=[Mount(PAGES, store_pages(toy.uri))]))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_two_runs_show_what_they_have_in_common_and_what_was_set_otherwise(tmp_p
         artifacts=[],
         failed=(),
     )
-    client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    client = TestClient(Starlette(routes=[Mount(PAGES, store_pages(store.uri))]))
     names = re.findall(r'name="side" value="([^"]+)"', get(client, f"{PAGES}/runs"))
     assert len(names) == 2
     text = get(client, f"{COMPARE}?side={names[1]}&side={names[0]}")

@@ -13,11 +13,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from flows.pages.app import pages_of
+from flows.pages.app import store_pages
 from flows.pages.curves import thinned
-from flows.pages.history import UsageIndex
-from flows.pages.items import Reader
-from flows.pages.study import study_of
+from flows.pages.history_drawing import UsageIndex
+from flows.pages.item_scores import Reader
+from flows.pages.run_results import study_of
 from flows.report.cells import Plan
 from flows.report.plot import COLORS
 from infra.prefect.server import PAGES
@@ -29,7 +29,7 @@ from tests.flows.pages.studies import commit, write_study
 
 @pytest.fixture(scope="module")
 def client(toy: Store) -> TestClient:
-    return TestClient(Starlette(routes=[Mount(PAGES, pages_of(toy.uri))]))
+    return TestClient(Starlette(routes=[Mount(PAGES, store_pages(toy.uri))]))
 
 
 def get(client: TestClient, path: str) -> str:
@@ -179,7 +179,7 @@ def test_users_of_one_name_are_listed_with_when_each_was_made(tmp_path: Path):
     rates = [commit(store, "corpus", name, {}) for name in ("slow", "fast")]
     twins = [commit(store, "corpus", "clean", {}, raw=raw, rate=rate) for rate in rates]
     commit(store, "corpus", "count", {}, raw=raw)
-    client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    client = TestClient(Starlette(routes=[Mount(PAGES, store_pages(store.uri))]))
     users = told(get(client, f"{PAGES}/artifact/{raw.key}")).partition("Used by")[2]
     for twin in twins:
         made = twin.manifest.started[:19].replace("T", " ")
@@ -294,7 +294,7 @@ def test_a_picture_whose_dataset_is_gone_is_said(tmp_path: Path):
     write_study(store, benchmarks=("colors",), methods=("vanilla",), budgets=(16,), num_items=3)
     (data,) = store.artifacts("dataset")
     shutil.rmtree(data.path)
-    pages = TestClient(pages_of(store.uri))
+    pages = TestClient(store_pages(store.uri))
     text = get(pages, "/item/toy/colors?id=colors/001")
     assert "its record is not in the store" in told(text)
     assert pages.get(f"/picture/{data.key}?id=colors/001").status_code == 404
@@ -311,7 +311,7 @@ def test_a_store_in_a_bucket_has_the_same_pages(gcs, tmp_path: Path, monkeypatch
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     store = Store("gs://testing/pages")
     write_study(store, benchmarks=("shapes",), methods=("vanilla",), budgets=(16,), num_items=3)
-    pages = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    pages = TestClient(Starlette(routes=[Mount(PAGES, store_pages(store.uri))]))
     text = get(pages, f"{PAGES}/item/toy/shapes?id=segment/001")
     assert "accepted [1 mask]" in told(text)
     (picture,) = [link for link in links(text) if "/picture/" in link]
@@ -342,7 +342,7 @@ def test_a_table_of_two_resolutions_has_pages_for_both(tmp_path: Path):
         resolution=448,
     )
     write_study(store, name="two", benchmarks=("colors", "shapes"), also=(high,))
-    client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    client = TestClient(Starlette(routes=[Mount(PAGES, store_pages(store.uri))]))
     table = get(client, f"{PAGES}/results/two")
     text = told(table)
     assert "Over benchmarks (224 px) over rows method" in text
@@ -361,7 +361,7 @@ def test_a_table_of_two_resolutions_has_pages_for_both(tmp_path: Path):
 @pytest.mark.parametrize("kind", ["results", "curves", "cell", "items", "item", "seen", "artifact"])
 @pytest.mark.parametrize("name", ["a" * 5000, "é" * 200, "x" * 256])
 def test_a_name_that_is_too_long_is_no_page(toy: Store, kind: str, name: str):
-    client = TestClient(pages_of(toy.uri), base_url="http://127.0.0.1")
+    client = TestClient(store_pages(toy.uri), base_url="http://127.0.0.1")
     for parts in range(1, 5):
         path = "/".join([name] * parts)
         assert client.get(f"/{kind}/{path}").status_code == 404, parts

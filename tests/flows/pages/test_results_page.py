@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage.runs import begin_run_record, end_run_record, find_run
+from flows.lookup.runs import begin_run_record, end_run_record, find_run
 from flows.pages import site as site_module
 from flows.pages.page import Page, address
 from flows.pages.site import Site

@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from flows.lineage.runs import end_run_record, stop_run_record
-from flows.pages.app import pages_of
+from flows.lookup.runs import end_run_record, stop_run_record
+from flows.pages.app import store_pages
 from flows.pages.overview import (
     EndedRun,
     Firing,
@@ -95,7 +95,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def client_of(store: Store, server: ServerFacts | None = NIGHT, **more) -> TestClient:
-    pages = pages_of(store.uri, lambda: server, **more)
+    pages = store_pages(store.uri, lambda: server, **more)
     return TestClient(Starlette(routes=[Mount(PAGES, pages)]), follow_redirects=False)
 
 

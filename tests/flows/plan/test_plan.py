@@ -20,7 +20,7 @@ from infra.errors import ConfigError
 from infra.store.store import Store
 from model.analysis.flops import Modality, prefill_flops
 from model.chips.compiler import PYTHON, Compiler, CompilerMissingError
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import HeldOutProgram, TrainProgram
 from model.connector import budgets
 from model.train.memory import num_params, step_bytes
@@ -127,7 +127,7 @@ def test_what_watching_takes_is_beside_the_state(monkeypatch, tmp_path: Path):
         asked.append((type(program), program.tokens))
         # A train step holds a state of 3 GiB; a held-out loss reads 1 GiB of it, and needs 7 more.
         held_out = isinstance(program, HeldOutProgram)
-        return Outcome(
+        return CompilationOutcome(
             argument_bytes=(1 if held_out else 3) * GIB,
             memory_bytes=(8 if held_out else 5) * GIB,
             compile_s=1.0,
@@ -456,8 +456,10 @@ def test_gpus_are_planned_by_formula_without_their_compiler(tmp_path: Path, monk
 
 def test_a_gpus_time_is_a_formula_where_its_compiler_has_the_memory():
     class Known:
-        def outcome(self, program: Any, topology: Topology) -> Outcome:
-            return Outcome(memory_bytes=8.0, interconnect_s=0.5, traffic_bytes=3.0, compile_s=1.0)
+        def outcome(self, program: Any, topology: Topology) -> CompilationOutcome:
+            return CompilationOutcome(
+                memory_bytes=8.0, interconnect_s=0.5, traffic_bytes=3.0, compile_s=1.0
+            )
 
     program: Any = None
     compiler: Any = Known()

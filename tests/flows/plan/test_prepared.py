@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flows.graph.explain import Explanation
-from flows.plan.prepared import MissingDataset, plan_data, range_text
+from flows.plan.prepared import MissingDataset, estimate_text, plan_data
 from flows.run.approval import approval_text
 from flows.steps import worker
-from flows.steps.lookup import look_up
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.source_code import checkout
 from infra.store.store import Artifact, Store
@@ -54,7 +54,7 @@ def prepare(config, store: Store, *names: str) -> None:
     for step in checked_graph(config).steps:
         if step.name in {*names, *(name.replace("prepare", "files") for name in names)}:
             inputs = {role: made[read.name] for role, read in step.inputs.items()}
-            recipe = look_up(store, step, inputs, frozenset(), source=source).recipe
+            recipe = look_up_step(store, step, inputs, frozenset(), source=source).recipe
             *_, end = worker.make(store.uri, [recipe], {})
             assert isinstance(end, worker.StepOutcome)
             assert not end.error
@@ -249,7 +249,7 @@ def test_a_wrong_request_is_one_line(parcel, drawn: Path, store: Store):
 
 
 def test_ranges_have_three_digits_that_count():
-    assert range_text((0.0012345, 0.0023456)) == "0.00123-0.00235"
-    assert range_text((12, 12)) == "12"
-    assert range_text((0, 0.00002)) == "0-<0.0001"
-    assert range_text((1234.4, 99999)) == "1,234-99,999"
+    assert estimate_text((0.0012345, 0.0023456)) == "0.00123-0.00235"
+    assert estimate_text((12, 12)) == "12"
+    assert estimate_text((0, 0.00002)) == "0-<0.0001"
+    assert estimate_text((1234.4, 99999)) == "1,234-99,999"

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.report.cells import CellKey, Plan
 from flows.steps.kinds.results import ResultsSpec
 from infra.store.manifest import Recipe

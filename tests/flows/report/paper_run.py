@@ -17,7 +17,7 @@ from scipy.optimize import linprog
 
 from flows.config.benchmark import metric_of
 from flows.graph.results_plan import results_plan
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.report.cells import CellKey, Plan
 from flows.study.load import load
 from infra.store.store import Artifact, Attempt, Store

@@ -14,10 +14,10 @@ import yaml
 from pyarrow import parquet
 
 import parcel as notebook
-from flows.lineage.results import report_of, write_results
-from flows.lineage.runs import results_artifact
 from flows.logs.item_log import ItemLog
 from flows.logs.logs_report import read_logs, report_logs
+from flows.lookup.results import report_of, write_results
+from flows.lookup.runs import results_artifact
 from flows.report.cells import CellKey, Report
 from flows.report.items_table import items_schema
 from infra.store.store import Store

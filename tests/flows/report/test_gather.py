@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flows.lineage.results import show_results
-from flows.lineage.runs import end_run_record
+from flows.lookup.results import show_results
+from flows.lookup.runs import end_run_record
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.report.gather import gather_report
 from flows.report.render import render_report

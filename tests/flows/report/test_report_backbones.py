@@ -11,10 +11,10 @@ from flows.report.build import build_report
 from flows.report.cells import Report
 from flows.report.headline import headline_text
 from flows.report.json_file import read_json
-from flows.report.labels import Labels, label_report
 from flows.report.pareto import pareto_png
 from flows.report.plot import plot_png
 from flows.report.render import comparisons_to_csv, render_report
+from flows.report.table_labels import TableLabels, label_report
 from tests.flows.report.report_studies import CHANCE, PLAN, make, scores
 
 SIGLIP, CLIP = "siglip2+gemma3", "clip+llama"
@@ -96,7 +96,9 @@ def test_a_report_of_two_backbones_is_read_back_as_it_was():
 
 
 def test_labels_keep_the_means_of_each_backbone_together():
-    labelled = label_report(two_backbones(), Labels(methods={"m3": "M³", "vanilla": "vanilla"}))
+    labelled = label_report(
+        two_backbones(), TableLabels(methods={"m3": "M³", "vanilla": "vanilla"})
+    )
     backbones = [entry.backbone for entry in labelled.aggregates]
     assert backbones == [SIGLIP] * (len(backbones) // 2) + [CLIP] * (len(backbones) // 2)
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from flows.report.build import build_report
 from flows.report.cells import Report
 from flows.report.json_file import read_json
-from flows.report.labels import Labels, label_report
 from flows.report.markdown import to_markdown
 from flows.report.plot import plot_png
 from flows.report.render import FORMATS, render_report
 from flows.report.result_columns import CELL_COLUMNS
+from flows.report.table_labels import TableLabels, label_report
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, rich_report, scores
 
 REPORT = build_report(PLAN, scores(), CHANCE)
@@ -242,7 +242,7 @@ def test_latex_compiles_and_wants_no_hand(tmp_path: Path):
 
 
 def test_labels_rename_and_order_every_form():
-    labels = Labels(
+    labels = TableLabels(
         methods={"parcel": "PARCEL (ours)", "vanilla": "PaliGemma"},
         benchmarks={"refcoco": "RefCOCO"},
         budgets=(64,),
@@ -259,9 +259,9 @@ def test_labels_rename_and_order_every_form():
         assert "PARCEL (ours)" in render_report(report, form)
     assert "vanilla" not in text
     with pytest.raises(ValueError, match=r"labels\.methods .* got parcl"):
-        label_report(REPORT, Labels(methods={"parcl": "x"}))
+        label_report(REPORT, TableLabels(methods={"parcl": "x"}))
     with pytest.raises(ValueError, match=r"labels\.methods .* got m3"):
-        label_report(REPORT, Labels(methods={"parcel": "m3"}))
+        label_report(REPORT, TableLabels(methods={"parcel": "m3"}))
 
 
 def test_latex_escapes_names():

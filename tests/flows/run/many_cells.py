@@ -199,7 +199,7 @@ def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
     from prefect.client.orchestration import get_client
 
     from infra.prefect import journal
-    from infra.prefect.rows import rows_of
+    from infra.prefect.rows import task_runs_of
 
     _, graph = study_of(cells)
     found = []
@@ -207,7 +207,7 @@ def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
     if names != collections.Counter(step.name for step in graph.steps):
         found.append(f"{len(graph.steps)} steps left {names.total()} artifacts")
     journals = [path for path in (store.state / "runs").rglob(f"{flow_run_id}.jsonl")]
-    record = journal.read(journals[0])
+    record = journal.read_journal(journals[0])
     assert record is not None
     # If a worker died between a commit and its report, the next one found the artifact: "reused".
     ended = {name for name, node in record.nodes.items() if node.outcome in ("made", "reused")}
@@ -215,7 +215,7 @@ def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
         found.append(f"the journal has {len(ended)} of {len(graph.nodes)} nodes as ended well")
     with get_client(sync_client=True) as client:
         rows = collections.Counter(
-            (row.name, row.state_name) for row in rows_of(client, uuid.UUID(flow_run_id))
+            (row.name, row.state_name) for row in task_runs_of(client, uuid.UUID(flow_run_id))
         )
     completed = sum(state == "Completed" for _, state in rows.elements())
     if {completed, len(rows), rows.total()} != {len(graph.nodes)}:

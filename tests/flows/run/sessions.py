@@ -4,17 +4,18 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
 from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.nodes import GraphNode, StudyGraph
 from flows.run.display import Display
-from flows.run.session import RunSession
+from flows.run.session import RunSession, RunTraces
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue
 from infra.prefect.progress import ProgressFile
+from infra.store.pins import Pin
 from infra.store.store import Store
 
 RUN = "0c0ffee0-1111-4222-8333-444455556666"
@@ -40,7 +41,12 @@ class Workers:
 
 
 def session_of(
-    folder: Path, nodes: Sequence[GraphNode], *, run_id: str = RUN, **state: Any
+    folder: Path,
+    nodes: Sequence[GraphNode],
+    *,
+    run_id: str = RUN,
+    pages: PageQueue | None = None,
+    **state: Any,
 ) -> RunSession:
     """Returns the state of a run of some nodes, which logs nothing unless `state` has a `log`.
 
@@ -48,6 +54,7 @@ def session_of(
       folder: folder of its store.
       nodes: the nodes.
       run_id: id of the flow run.
+      pages: pages on their way to the UI; None has them written nowhere.
       **state: fields of `RunSession`.
     """
     store, expected = Store(folder / "store"), TimeEstimates()
@@ -60,12 +67,15 @@ def session_of(
         "accepted_at_start": set(),
         "workers": Workers(),
         "display": Display(len(nodes), Console(file=io.StringIO(), width=120)),
-        "journal": Journal(folder, run_id),
+        "traces": RunTraces(
+            pin=cast(Pin, SimpleNamespace(add=lambda *keys: None)),
+            journal=Journal(folder, run_id),
+            pages=pages or PageQueue(""),
+            previous_runs={},
+        ),
         "progress": ProgressFile(folder, run_id),
-        "pages": PageQueue(""),
         "expected": expected,
         "forecast": Forecast(expected, nodes),
-        "pin": SimpleNamespace(add=lambda *keys: None),
         "log": lambda text, failed: None,
     }
     return RunSession(**{**values, **state})

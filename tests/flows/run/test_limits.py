@@ -14,15 +14,16 @@ from flows.graph.graph import graph_of
 from flows.graph.nodes import GraphNode, StepJob
 from flows.run.limits import Admission, NodeHeldError, SweepLimits
 from flows.steps.kind import Step
-from flows.steps.labels import labels_of_name
+from flows.steps.labels import labels_of_step_name
 from flows.steps.worker import StepOutcome
 from flows.study.load import load
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
+from tests.flows.graph.estimated import took
 
 
 def cell(name: str) -> GraphNode:
-    step = Step(kind="files", labels=labels_of_name(name))
+    step = Step(kind="files", labels=labels_of_step_name(name))
     return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,), cpus=1),))
 
 
@@ -30,7 +31,7 @@ def expected(**seconds: float) -> TimeEstimates:
     """Estimates of steps that take so long, each on two devices."""
     found = TimeEstimates()
     for name, value in seconds.items():
-        found.learn_cost(cell(name).steps[0], 2 * value)
+        found.learn(took(value, devices=2), cell(name).steps[0])
     return found
 
 

@@ -12,7 +12,6 @@ import pytest
 from flows.graph.nodes import GraphNode
 from flows.run.limits import NodeHeldError
 from flows.run.node_tasks import NodeTasks
-from flows.run.run_order import run_in_order
 from flows.run.session import RunSession, StepFailedError
 from infra.prefect import journal
 from infra.ray.errors import RayWorkerLostError
@@ -31,13 +30,13 @@ class Outcome:
         """Returns the rows of the run, by name, once each of its nodes has one."""
         from prefect.client.orchestration import get_client
 
-        from infra.prefect.rows import flush, rows_of
+        from infra.prefect.rows import flush, task_runs_of
 
         flush()
         deadline = time.monotonic() + 60
         while True:
             with get_client(sync_client=True) as client:
-                rows = list(rows_of(client, self.run))
+                rows = list(task_runs_of(client, self.run))
             if all(row.state is not None and row.state.is_final() for row in rows) and rows:
                 return {row.name: row for row in rows}
             assert time.monotonic() < deadline, rows
@@ -82,16 +81,8 @@ def run(served_store: Path, tmp_path: Path) -> Callable[..., Outcome]:
             state.update(reused=set(nodes[:reused]), retry_after=0.0)
             with PageQueue(run_id) as pages:
                 session = session_of(tmp_path, nodes, run_id=run_id, pages=pages, **state)
-                tasks = NodeTasks(session, Work(make))
-                run_in_order(
-                    session.graph,
-                    tasks.run,
-                    expected=session.expected,
-                    on_workers=4,
-                    in_process=4,
-                    done=tasks.share_row(),
-                )
-            record = journal.read(session.journal.path)
+                NodeTasks(session, Work(make)).run(on_workers=4, in_process=4)
+            record = journal.read_journal(session.traces.journal.path)
             assert record is not None
             outcomes.append(Outcome(session, record, uuid.UUID(run_id)))
 

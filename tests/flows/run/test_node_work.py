@@ -13,7 +13,7 @@ from flows.run.limits import NodeHeldError
 from flows.run.node_work import NodeWork
 from flows.run.session import StepFailedError
 from flows.steps.worker import StepOutcome
-from infra.prefect.progress import read as read_progress
+from infra.prefect.progress import read_progress as read_progress
 from infra.progress import COMPILING, Progress
 from infra.ray.errors import RayWorkerLostError
 from tests.flows.run.sessions import RUN, Workers, session_of

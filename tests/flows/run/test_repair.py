@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.graph.nodes import GraphNode
-from flows.run.repair import make_with_repair
+from flows.run.repair import repair_inputs
 from flows.run.session import StepFailedError
 from tests.flows.run.sessions import session_of
 from tests.flows.run.test_run_order import node
@@ -37,6 +37,14 @@ class Shelf:
         )
 
         def make(node: GraphNode) -> str:
+            repaired = {*session.repaired}
+            try:
+                return attempt(node)
+            except StepFailedError as error:
+                repair_inputs(session, node, error, repaired, make)
+            return make(node)
+
+        def attempt(node: GraphNode) -> str:
             (step,) = node.steps
             for read in step.inputs.values():
                 if left.get(read.name, 0) and read.name in self.keys:
@@ -49,8 +57,7 @@ class Shelf:
             self.makes.append(step.name)
             return "made"
 
-        makers = {step: node for node in nodes for step in node.steps}
-        return make_with_repair(session, last, makers, make)
+        return make(last)
 
 
 def chain() -> list[GraphNode]:

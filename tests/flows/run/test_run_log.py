@@ -18,7 +18,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.scores import ScoreSpec
-from flows.steps.labels import labels_of_name
+from flows.steps.labels import labels_of_step_name
 from infra.prefect import journal
 from infra.progress import Progress
 from model.decode.config import DecodeConfig
@@ -27,7 +27,7 @@ from tests.model.tiny_model import tiny_model
 
 
 def node(name: str, config: object = None) -> GraphNode:
-    step = Step(kind="any", labels=labels_of_name(name), config=config)
+    step = Step(kind="any", labels=labels_of_step_name(name), config=config)
     return GraphNode(labels=step.labels, jobs=(StepJob(steps=(step,)),))
 
 
@@ -68,11 +68,11 @@ def test_what_is_only_scored_again_does_not_read_like_a_training():
     score = ScoreSpec(benchmark="chartqa", budget=64, metric="exact_match")
     configs = {"transfer a": train, "evaluate a": evaluate, "score a": score}
     steps = tuple(
-        Step(kind="any", labels=labels_of_name(name), config=config)
+        Step(kind="any", labels=labels_of_step_name(name), config=config)
         for name, config in configs.items()
     )
     transfer = GraphNode(
-        labels=labels_of_name("transfer a"), jobs=tuple(StepJob(steps=(s,)) for s in steps)
+        labels=labels_of_step_name("transfer a"), jobs=tuple(StepJob(steps=(s,)) for s in steps)
     )
     whole = "transfer a begins, with 1,000 updates of 32 examples and 1 evaluation"
     assert beginning_line(transfer, steps, None) == whole
@@ -109,6 +109,8 @@ def test_times_are_spoken(seconds: float, told: str):
 def test_a_line_tells_the_time_of_the_work_without_the_wait_for_a_place():
     began = datetime.datetime(2026, 11, 23, 12, tzinfo=datetime.UTC)
     ended = began + datetime.timedelta(seconds=260)
-    node = journal.Node(name="a", outcome="made", detail="@16 50.0", started=began, ended=ended)
+    node = journal.JournalNode(
+        name="a", outcome="made", detail="@16 50.0", started=began, ended=ended
+    )
     assert node.summary == "made in 260.0 s: @16 50.0"
     assert dataclasses.replace(node, took=21.0).summary == "made in 21.0 s: @16 50.0"

@@ -13,15 +13,15 @@ from flows.graph.graph import graph_of
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.lineage.export import export_lineage
 from flows.lineage.sample_trace import trace_sample
-from flows.lineage.target import LineageTarget
 from flows.lineage.trace import trace_lineage
-from flows.pages.cards import Cards
-from flows.pages.lineage import page
+from flows.lookup.target import LookupTarget
+from flows.pages.lineage_page import page
+from flows.pages.record_cards import Cards
 from flows.steps import worker
 from flows.steps.kind import Kind, Step, StepContext
 from flows.steps.labels import Labels
-from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.progress import Progress
 from infra.references import load_reference
@@ -113,7 +113,7 @@ def test_a_kind_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made_of: dict[Step, Artifact] = {}
     for one in graph.steps:
         inputs = {role: made_of[read] for role, read in one.inputs.items()}
-        recipe = look_up(store, one, inputs, frozenset()).recipe
+        recipe = look_up_step(store, one, inputs, frozenset()).recipe
         *_, end = worker.make(store.uri, [recipe], {})
         assert end == worker.StepOutcome(name=one.name)
         made_of[one] = store.get(recipe.key)
@@ -122,12 +122,12 @@ def test_a_kind_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     artifact, name = made_of[step], "color/001"
     assert KINDS["verdicts"].headline(None, artifact.manifest.counts) == "3 verdicts"
 
-    history = LineageTarget(name=artifact.key, artifacts=(artifact,))
+    history = LookupTarget(name=artifact.key, artifacts=(artifact,))
     lines = [*trace_lineage(store, history, samples=3)]
     assert any(f"· {name} 'a verdict on {name}'" in line for line in lines)
     assert any(f"· {name} ← color.png" in line for line in lines)
     results = made(store, "results", "results", {"x/parcel/16/5": artifact})
-    table = LineageTarget(name="x", artifacts=(results,))
+    table = LookupTarget(name="x", artifacts=(results,))
     assert trace_sample(store, table, name).cells == {"judged by it": ("x/parcel/16/5",)}
     text = page(store, artifact, reused=False, cards=Cards(store).samples(artifact, 3))
     assert f"a verdict on {name}" in text

@@ -1,5 +1,6 @@
 """Labels of steps: names are written from them, and nothing is read out of a name."""
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,14 @@ import pytest
 from flows.graph.eta import TimeEstimates
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
-from flows.pages.history import draw
-from flows.pages.lineage import page
+from flows.pages.history_drawing import draw
+from flows.pages.lineage_page import page
 from flows.run.run_log import opening_line
-from flows.steps.labels import Labels, labels_of, labels_of_name, labels_of_user
+from flows.steps.labels import Labels, labels_of, labels_of_step_name, labels_of_user_step
 from flows.study.load import load
 from flows.sweep.form_values import check_values, sweep_of_form
 from flows.sweep.sweep import Sweep, describe_sweep
-from infra.store.store import Store
+from infra.store.store import Artifact, Store
 from tests.flows.graph.test_explain import fill
 
 E2E = Path(__file__).parents[2] / "e2e"
@@ -35,7 +36,7 @@ SWEPT = ("methods=[vanilla,parcel]", "budgets=[256]", "num_seeds=2", "num_pretra
 def test_a_manifest_without_labels_is_read_by_its_name(config: str | None, overrides: list[str]):
     graph = graph_of(load(config, overrides))
     for each in (*graph.nodes, *graph.steps):
-        assert labels_of_name(each.name) == each.labels, each.name
+        assert labels_of_step_name(each.name) == each.labels, each.name
     assert len({node.name for node in graph.nodes}) == len(graph.nodes)
 
 
@@ -43,11 +44,11 @@ def test_a_manifest_without_labels_is_read_by_its_name(config: str | None, overr
     "name", ["", "  ", "@448", "a\nb", "transfer parcel chartqa seed=x", "x @"]
 )
 def test_any_other_name_has_labels_too(name: str):
-    assert labels_of_name(name).but_for_seeds().seed is None
+    assert labels_of_step_name(name).but_for_seeds().seed is None
 
 
 def test_a_users_step_has_its_own_name_and_the_action_of_its_class():
-    labels = labels_of_user("lab.steps:Dedup", "dedup web seed=5")
+    labels = labels_of_user_step("lab.steps:Dedup", "dedup web seed=5")
     assert (labels.name, labels.action, labels.seed) == ("dedup web seed=5", "Dedup", None)
 
 
@@ -73,7 +74,9 @@ def what_is_seen(store: Store) -> dict[str, Any]:
     fill(store, graph, but=lambda step: step.labels.action == "results")
     estimates, view = TimeEstimates(), store.snapshot()
     for artifact in sorted(view.artifacts(), key=lambda one: one.key):
-        estimates.learn(artifact.manifest, float(int(artifact.key[-4:], 16)))
+        seconds = float(int(artifact.key[-4:], 16))
+        manifest = dataclasses.replace(artifact.manifest, seconds=seconds)
+        estimates.learn(Artifact(store.files, manifest))
     more = graph_of(load(overrides=(*SWEPT, "seed=9")))
     cells = [a for a in view.artifacts("scores") if labels_of(a.manifest).method == "parcel"]
     boxes = {box.label for box in draw(store, cells).boxes if " × " in box.label}

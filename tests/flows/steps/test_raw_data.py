@@ -9,8 +9,8 @@ import pytest
 from flows.graph.explain import Explanation
 from flows.steps import worker
 from flows.steps.kind import StepContext
-from flows.steps.lookup import look_up
 from flows.steps.registry import KINDS
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.references import load_reference
 from infra.store import raw_files
@@ -60,7 +60,7 @@ def run(store: Store, data_root: object, *words: str) -> tuple[list[str], Artifa
     artifacts: dict = {}
     for step in graph(data_root, *words).steps:
         inputs = {role: artifacts[read] for role, read in step.inputs.items()}
-        found = look_up(store, step, inputs, set())
+        found = look_up_step(store, step, inputs, set())
         if found.artifact is None:
             ends = [
                 m for m in worker.make(store.uri, [found.recipe], {}) if not isinstance(m, tuple)

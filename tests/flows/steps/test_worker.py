@@ -19,8 +19,8 @@ import pytest
 from flows.steps import registry, worker
 from flows.steps.kind import StepContext
 from flows.steps.kinds.files import FilesSpec, check_input_files
-from flows.steps.lookup import device_seconds
 from flows.steps.registry import KINDS, code_digest
+from flows.steps.step_lookup import device_seconds
 from flows.steps.workers import AlreadyRunning, LocalWorkers
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
@@ -40,7 +40,7 @@ def _fresh_digests() -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # `make_in_worker` would set it.
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # A worker of its own would set it.
     return Store(tmp_path / "store")
 
 
@@ -252,10 +252,10 @@ def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store
 def test_a_worker_that_finds_its_place_too_late_makes_nothing(store: Store):
     recipe = files(store, "late", source=store.save_source(checkout().files))
     soon = time.time() + 60
-    (end,) = worker.make_in_worker(store.uri, [recipe], {"closes": 0.0})
+    (end,) = worker.make(store.uri, [recipe], {"closes": 0.0}, alone=True)
     assert end.held
     assert store.find(recipe.key) is None
-    *_, end = worker.make_in_worker(store.uri, [recipe], {"closes": soon, "prefect": {}})
+    *_, end = worker.make(store.uri, [recipe], {"closes": soon, "prefect": {}}, alone=True)
     assert end == worker.StepOutcome(name="late")
     assert "closes" not in store.get(recipe.key).manifest.environment
 
@@ -301,7 +301,7 @@ def test_a_holder_that_comes_back_after_another_made_its_step_has_not_failed(
 
     recipe = files(store, "a")
     monkeypatch.setitem(KINDS, "files", dataclasses.replace(KINDS["files"], make=make))
-    items = worker.make(str(store.state), [recipe], {}, token="first", wait=wait)
+    items = worker.make(str(store.state), [recipe], {"wait": wait}, token="first")
     assert [next(items)[1].done for _ in range(2)] == [0, 1]  # type: ignore[index]
     with store.lock(recipe.key, lost=["first"]):
         Attempt(store, recipe).commit({})
@@ -337,7 +337,7 @@ def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
     recipes = [files(store, name) for name in ("a 1", "a 2", "broken")]
 
     def apart(number: int, of: int) -> list[Any]:
-        return list(worker.make_in_worker(store.uri, recipes, {"piece": (number, of)}))
+        return list(worker.make(store.uri, recipes, {"piece": (number, of)}, alone=True))
 
     for number, of in ((1, 3), (0, 2), (2, 3)):
         told, progress, end = apart(number, of)
@@ -371,7 +371,7 @@ def test_the_cost_of_a_step_is_that_of_its_pieces_too(
     monkeypatch.setitem(KINDS, "files", kind)
     recipe = files(store, "a")
     for number in range(2):
-        list(worker.make_in_worker(store.uri, [recipe], {"piece": (number, 2)}))
+        list(worker.make(store.uri, [recipe], {"piece": (number, 2)}, alone=True))
     list(worker.make(store.uri, [recipe], {}))
     assert store.get(recipe.key).manifest.seconds >= 0.4
     assert device_seconds(store.get(recipe.key)) >= 0.4

@@ -26,7 +26,8 @@ def test_the_next_try_of_a_lost_worker_is_told_whose_lease_is_lost(tmp_path: Pat
     calls: list[tuple[str, tuple[str, ...]]] = []
 
     def stream(function: Any, *args: Any, **resources: Any) -> Iterator[Any]:
-        *_, token, lost = args
+        *_, token, lost, alone = args
+        assert alone
         calls.append((token, lost))
         if len(calls) < 3:
             raise RayWorkerLostError("it died")
@@ -176,7 +177,7 @@ def test_the_work_of_a_job_outlives_the_same_job_of_another_run(
     first, _ = (command(store, "cell-1.now", [], [RECIPE], {"run": run}) for run in "ab")
     monkeypatch.setattr("sys.argv", first.split(" ")[2:])
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(job, "make_in_worker", lambda *words: made.append(words[2]) or iter(()))
+    monkeypatch.setattr(job, "make", lambda *words: made.append(words[2]) or iter(()))
     monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit):
         job.main()

@@ -13,8 +13,8 @@ from flows.graph.graph import graph_of
 from flows.graph.inputs import check_study
 from flows.graph.nodes import StudyGraph
 from flows.graph.results_plan import results_plan
-from flows.plan.parts import programs_of
-from flows.study.load import apply_overrides, check_config, load, read_config
+from flows.plan.microbatches import training_programs
+from flows.study.load import apply_overrides, check_config, load, read_study_file
 from flows.study.study import StudyConfig
 from flows.sweep.sweep import Sweep, _compared_rows
 from infra.errors import ConfigError
@@ -138,7 +138,7 @@ def test_budgets_are_as_many_tokens_on_each_tower_but_for_all_tokens():
         (36, 576), (576,), (576,),
     )  # fmt: skip
     assert clip.connectors["mqt"].num_heads == 2
-    assert {p.num_images for p in programs_of(study("compute.topology=v4:2x2x1"))} == {1}
+    assert {p.num_images for p in training_programs(study("compute.topology=v4:2x2x1"))} == {1}
 
 
 def test_the_other_decoder_has_its_own_caps_and_the_rows_of_the_trained_tokenizer():
@@ -212,7 +212,7 @@ def test_a_file_adds_to_the_backbones_of_its_base_and_a_list_replaces_them(tmp_p
     assert list(load(own).backbones) == ["siglip+gemma3"]
     words = ["backbones.siglip2+llama3.2-1b.budgets=[64, 256]"]  # The name itself has a dot.
     assert load(base, words).backbone_studies[1].budgets == (64, 256)
-    assert read_config(over)["backbones"]["siglip2+gemma3"] == {}
+    assert read_study_file(over)["backbones"]["siglip2+gemma3"] == {}
 
 
 def test_flops_are_each_models_own(tmp_path: Path):

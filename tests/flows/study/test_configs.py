@@ -10,10 +10,10 @@ from flows.config.benchmark import recipe_of
 from flows.graph.datasets import datasets_of
 from flows.graph.explain import Explanation
 from flows.graph.results_plan import results_plan
-from flows.plan.parts import (
-    describe_parts,
+from flows.plan.microbatches import (
+    describe_microbatches,
     planned_bytes,
-    programs_of,
+    training_programs,
     with_planned_microbatch,
 )
 from flows.plan.plan import PlannedTraining, plan_of
@@ -234,7 +234,7 @@ def test_one_gpu_is_enough_by_plan(chips: str, hours: float, tmp_path: Path):
     trainings = [row for row in plan.trainings if row.what != "evaluations"]
     assert sum(row.runs for row in trainings) == 5 + 5 * 10 * 3
     assert plan.chip_hours[1] / topology.num_chips <= hours
-    programs = [*programs_of(study)]
+    programs = [*training_programs(study)]
     assert len(programs) == 5 + 5 * 10
     for program in programs:
         train = with_planned_microbatch(program)
@@ -249,7 +249,7 @@ PAPER = ("paper_224", "paper_448", "paper_ablations")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAPER)
 def test_each_transfer_of_the_papers_studies_fits_the_chips_of_its_host_by_plan(name: str):
-    transfers = [p for p in programs_of(shipped(name)) if p.name.startswith("transfer ")]
+    transfers = [p for p in training_programs(shipped(name)) if p.name.startswith("transfer ")]
     assert len(transfers) == {"paper_224": 124, "paper_448": 216, "paper_ablations": 170}[name]
     for program in transfers:
         assert str(program.chips.topology) == "v4:2x2x1"
@@ -257,7 +257,7 @@ def test_each_transfer_of_the_papers_studies_fits_the_chips_of_its_host_by_plan(
         # Of the memory, 15 % are left for what the formula does not count.
         most = 0.85 * 30.75 * GIB
         assert planned_bytes(program, with_planned_microbatch(program)) <= most, program.name
-    assert not [line for line in describe_parts(shipped(name)) if "does not fit" in line]
+    assert not [line for line in describe_microbatches(shipped(name)) if "does not fit" in line]
 
 
 @pytest.mark.slow
@@ -309,7 +309,7 @@ def test_a_first_day_is_one_of_one_gpu_by_plan(tmp_path: Path):
     assert plan.chip_hours[1] <= 8
     assert f"By plan {plan.chip_hours[1]:.1f} hours" in (CONFIGS / "first_day.yaml").read_text()
     assert plan.topology.num_chips == 1
-    for program in programs_of(study):
+    for program in training_programs(study):
         train = with_planned_microbatch(program)
         most = 0.85 * 0.9 * plan.topology.chip.hbm_bytes
         assert planned_bytes(program, train) <= most, program.name
@@ -391,7 +391,7 @@ def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
     assert 1024 % rows == 0
     assert re.search(rf"microbatch: {rows} fits.* compute\.microbatch: auto$", line)
     # The state alone is too much for a chip of 16 GB.
-    lines = [*describe_parts(shipped("pali3b_8gpu", "compute.topology=v5e:1", *words[1:]))]
+    lines = [*describe_microbatches(shipped("pali3b_8gpu", "compute.topology=v5e:1", *words[1:]))]
     assert lines
     cure = r"no microbatch fits; .*lora.*freeze_text.*model\.remat: full"
     assert all(re.search(cure, line) for line in lines)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.graph.inputs import StudyInputs, read_inputs
-from flows.study.input_files import check_input_files, input_files_spec, raw_digest_cache
+from flows.study.input_files import check_study_files, input_files_spec, raw_digest_cache
 from flows.study.load import load
 from infra.errors import ConfigError
 from infra.store.store import Store
@@ -22,14 +22,14 @@ from pipelines.sources.registry import source_spec
 def test_real_sample_asks_for_its_data_root(tmp_path: Path):
     config = Path(__file__).parents[3] / "configs/real_sample.yaml"
     with pytest.raises(ConfigError, match=r"data_root .* nlvr, videos, web_image"):
-        check_input_files(load(config).views[0])
+        check_study_files(load(config).views[0])
     for folder in ("chartqa", "nlvr", "videos"):
         (tmp_path / folder).mkdir()
     study = load(config, [f"data_root={tmp_path}"])
     with pytest.raises(ConfigError, match=r"got .* without web_image_text\..*\(parcel data"):
-        check_input_files(study.views[0])
+        check_study_files(study.views[0])
     (tmp_path / "web_image_text").mkdir()
-    check_input_files(study.views[0])
+    check_study_files(study.views[0])
 
 
 def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Path):
@@ -40,7 +40,7 @@ def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Pat
 
 
 def test_nothing_is_given_by_default():
-    check_input_files(load().views[0])
+    check_study_files(load().views[0])
     assert read_inputs(load()) == StudyInputs()
 
 
@@ -50,7 +50,7 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
     pieces = tmp_path / "tokenizer.model"
     pieces.write_bytes(b"pieces")
     study = load(overrides=[f"start={tmp_path}", f"tokenizer.path={pieces}"])
-    check_input_files(study.views[0])
+    check_study_files(study.views[0])
     names = {
         key: [file[0] for file in found.files] for key, found in read_inputs(study).files.items()
     }
@@ -75,14 +75,14 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
 )
 def test_what_is_not_there_is_told_by_its_key(overrides: list[str], told: str):
     with pytest.raises(ConfigError, match=told):
-        check_input_files(load(overrides=overrides).views[0])
+        check_study_files(load(overrides=overrides).views[0])
 
 
 def test_a_start_without_a_tokenizer_is_refused(tmp_path: Path):
     (tmp_path / "digest.txt").write_text("0\n")
     (tmp_path / "model.json").write_text(config_to_json(load().model))
     with pytest.raises(ConfigError, match=r"tokenizer\.path must be given with start"):
-        check_input_files(load(overrides=[f"start={tmp_path}"]).views[0])
+        check_study_files(load(overrides=[f"start={tmp_path}"]).views[0])
 
 
 def test_contents_count_and_places_do_not(tmp_path: Path):

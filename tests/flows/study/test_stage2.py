@@ -14,7 +14,7 @@ from flows.graph.nodes import StudyGraph
 from flows.graph.results_plan import results_plan
 from flows.steps.kind import Step
 from flows.steps.kinds.results import ResultsSpec
-from flows.study.input_files import check_input_files
+from flows.study.input_files import check_study_files
 from flows.study.load import check_config, load
 from flows.study.study import StudyConfig
 from infra.errors import ConfigError
@@ -247,22 +247,22 @@ def test_a_start_that_does_not_fit_is_refused_before_anything_runs(
 ):
     config = begun(tmp_path, *words, of=of)
     with pytest.raises(ConfigError, match=told):
-        check_input_files(config.views[0])
+        check_study_files(config.views[0])
 
 
 def test_a_start_with_the_connector_of_its_method_is_taken(tmp_path: Path):
     config = begun(tmp_path, "stage1=null", "methods=[parcel]", of="parcel")
     assert step(checked_graph(config), "intermediary parcel").inputs["init"].name == "start"
     # M³ has pooling only, and no parameters.
-    check_input_files(begun(tmp_path / "again", of="m3").views[0])
+    check_study_files(begun(tmp_path / "again", of="m3").views[0])
 
 
 def test_what_is_no_checkpoint_of_anybody_is_refused(tmp_path: Path):
     (tmp_path / "weights.npz").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=r"start cannot be read, got .*weights\.npz"):
-        check_input_files(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz").views[0])
+        check_study_files(begun(tmp_path, "stage1=null", f"start={tmp_path}/weights.npz").views[0])
     with pytest.raises(ConfigError, match=r"start .*\.npz .*no such path"):
-        check_input_files(begun(tmp_path / "b", "stage1=null", "start=gone").views[0])
+        check_study_files(begun(tmp_path / "b", "stage1=null", "start=gone").views[0])
 
 
 def test_softcaps_of_transfers_are_kept_where_a_study_says_so():

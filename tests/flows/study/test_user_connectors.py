@@ -20,10 +20,10 @@ from flows.graph.costs import costs_of
 from flows.machine.deploy import DeploymentTarget, check_code
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.lookup import look_up
 from flows.steps.registry import libraries_of, user_modules
+from flows.steps.step_lookup import look_up_step
 from flows.steps.user_code import user_files_of
-from flows.study.load import apply_overrides, check_config, load, read_config
+from flows.study.load import apply_overrides, check_config, load, read_study_file
 from flows.study.study import StudyConfig
 from flows.sweep.form import deployments_of
 from flows.sweep.form_values import form_problem
@@ -216,7 +216,7 @@ def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
     source, made, recipes = store.save_source(checkout().files), dict[Any, Artifact](), {}
     for step in graph.steps:
         inputs = {role: made[one] for role, one in step.inputs.items()}
-        found = look_up(store, step, inputs, frozenset(), source=source)
+        found = look_up_step(store, step, inputs, frozenset(), source=source)
         assert found.artifact is not None
         made[step] = found.artifact
         if "Ripple" in step.name and step.kind != "scores":  # Scoring needs no connector.
@@ -321,7 +321,7 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     own = f"{folder}/own_ripples.py:Ripple"
     (folder / "plain.yaml").write_text("base: demo\nname: plain\nmethods: [vanilla, parcel]\n")
     firing = SweepRun(
-        values=read_config(folder / "plain.yaml"),
+        values=read_study_file(folder / "plain.yaml"),
         source="plain",
         overrides=(),
         sweep=Sweep(methods=(own, "mqt")),

@@ -22,7 +22,7 @@ from flows.machine.deploy import DeploymentTarget, check_code
 from flows.steps import worker
 from flows.steps.job import command
 from flows.steps.kind import Step
-from flows.steps.lookup import look_up
+from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from flows.study.study import StudyConfig
 from flows.study.user_data import check_user_data
@@ -365,7 +365,7 @@ def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Pat
                 assert not end.error, end.traceback
                 made[read] = store.get(recipe.key)
         inputs = {role: made[read] for role, read in step.inputs.items()}
-        return look_up(store, step, inputs, frozenset(), source=source).recipe
+        return look_up_step(store, step, inputs, frozenset(), source=source).recipe
 
     recipe = recipe_of(next(step for step in graph.steps if step.kind == "chance"))
     node = tmp_path / "node"

@@ -10,17 +10,16 @@ import pytest
 
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
-from flows.lineage.runs import end_run_record
+from flows.lookup.runs import end_run_record
 from flows.report.cells import CellKey
 from flows.run.retry_policy import (
     MAX_TRIES,
-    describe_failed_nodes,
     failed_nodes_of_last_run,
     failures_by_node,
-    hold_all_but,
     hold_given_up,
+    only_failed,
 )
-from flows.steps.lookup import look_up
+from flows.steps.step_lookup import look_up_step
 from flows.study.study import StudyConfig
 from flows.sweep.form_values import check_values, form_problem, sweep_of_form
 from flows.sweep.sweep import Sweep, SweepRun, _compared_rows, describe_sweep
@@ -257,7 +256,7 @@ def test_a_form_is_checked_before_there_is_a_run(store: Store):
 def test_a_study_that_ran_is_known_by_its_name(store: Store):
     import dataclasses
 
-    from flows.lineage.runs import end_run_record
+    from flows.lookup.runs import end_run_record
     from flows.study.load import load
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))
@@ -274,7 +273,7 @@ def fail(store: Store, explanation: Explanation, name: str) -> None:
             inputs = {r: explanation.steps[read].artifact for r, read in step.inputs.items()}
             there = {role: artifact for role, artifact in inputs.items() if artifact}
             with store.lock(key):
-                attempt = Attempt(store, look_up(store, step, there, frozenset()).recipe)
+                attempt = Attempt(store, look_up_step(store, step, there, frozenset()).recipe)
             assert attempt.step.key == key
 
 
@@ -343,7 +342,7 @@ def test_a_try_that_was_killed_is_no_failure(store: Store):
     (step,) = [step for step in explanation.steps if step.name == broken]
     inputs = {r: explanation.steps[read].artifact for r, read in step.inputs.items()}
     there = {role: artifact for role, artifact in inputs.items() if artifact}
-    Attempt(store, look_up(store, step, there, frozenset()).recipe)
+    Attempt(store, look_up_step(store, step, there, frozenset()).recipe)
     assert failures_by_node(store, explanation) == {}
     assert next_of(nightly) == (2, 1)  # It comes first.
 
@@ -370,13 +369,13 @@ def test_failed_steps_alone_are_begun(store: Store):
     )
     assert failed_nodes_of_last_run(store, config.name) == (broken,)
     explanation = Explanation(store, graph_of(config))
-    begun = set(explanation.graph.nodes) - hold_all_but([broken])(explanation).keys()
+    rule, line = only_failed(store, config.name)
+    assert rule is not None
+    begun = set(explanation.graph.nodes) - rule(explanation).keys()
     kinds = {node.name.split()[0] for node in begun}
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
-    assert re.fullmatch(
-        rf"1 step .*demo.*: {re.escape(broken)}", describe_failed_nodes("demo", [broken])
-    )
+    assert re.fullmatch(rf"1 step .*demo.*: {re.escape(broken)}", line)
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
     assert form_problem(form) is None
     assert str(form_problem({**form, "overrides": ["name=other"]})).startswith("--failed needs")

@@ -14,7 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket
 
-from infra.prefect.doors import Doors, RefusedError, parse
+from infra.prefect.doors import Doors, RequestRefusedError, parse_request_body
 from infra.prefect.encryption import VARIABLE, read_or_draw_key
 from infra.prefect.owner import HEADER, HEADERS, owner_proof, prove_owner
 
@@ -215,8 +215,8 @@ def test_parameters_are_those_of_the_form(guest: TestClient, parameters: Any, to
     ],
 )
 def test_a_body_that_two_readers_may_read_otherwise_is_refused(guest: TestClient, body: bytes):
-    with pytest.raises(RefusedError, match="JSON in UTF-8"):
-        parse(body)
+    with pytest.raises(RequestRefusedError, match="JSON in UTF-8"):
+        parse_request_body(body)
     for path in (f"{HERE}/create_flow_run", "/api/flow_runs/"):
         assert guest.post(path, content=body).status_code == 400
 

@@ -8,10 +8,10 @@ import pytest
 from infra.credentials import REDACTED
 from infra.errors import one_line, one_line_message, redact_error, traceback_text
 from infra.prefect.ending import journal_of, redact_logs
-from infra.prefect.journal import Journal, folder, read
+from infra.prefect.journal import Journal, folder, read_journal
 from infra.prefect.page_queue import UIPage
 from infra.prefect.progress import NodeProgress, ProgressFile
-from infra.prefect.progress import read as read_progress
+from infra.prefect.progress import read_progress as read_progress
 from infra.processes.identity import NOBODY, ProcessIdentity
 
 SECRET = "x7Kq55Zp"
@@ -25,7 +25,7 @@ def test_journals_are_written_without_credentials(tmp_path: Path):
     journal.reused({"prepare web": MESSAGE})
     journal.close("failed", MESSAGE)
     assert SECRET not in journal.path.read_text()
-    record = read(journal.path)
+    record = read_journal(journal.path)
     assert record is not None
     assert REDACTED in record.message
     assert [*record.nodes] == ["stage1 vanilla", "prepare web"]
@@ -63,7 +63,7 @@ def test_a_damaged_line_hides_no_other(damage: bytes, tmp_path: Path):
     journal = Journal(tmp_path, "run")
     journal.path.open("ab").write(damage + b"\n")
     journal.ended("stage1 vanilla", "made")
-    record = read(journal.path)
+    record = read_journal(journal.path)
     assert record is not None
     assert record.process == ProcessIdentity.of_this_process()
     assert record.nodes == {"stage1 vanilla": record.nodes["stage1 vanilla"]}
@@ -76,7 +76,7 @@ def test_a_journal_whose_first_line_is_damaged_is_of_the_run_that_names_it(tmp_p
     journal = Journal(tmp_path, "run")
     journal.path.write_text("null\n")
     journal.ended("stage1 vanilla", "made")
-    record = read(journal.path)
+    record = read_journal(journal.path)
     assert record is not None
     assert (record.flow_run_id, record.process) == ("run", NOBODY)
     assert [*record.nodes] == ["stage1 vanilla"]

@@ -69,10 +69,10 @@ def states_of_rows(flow_run_id: str) -> dict[str, tuple[str, str]]:
     """Returns the rows of a run: name -> name and message of the state."""
     from prefect.client.orchestration import get_client
 
-    from infra.prefect.rows import rows_of
+    from infra.prefect.rows import task_runs_of
 
     with get_client(sync_client=True) as client:
-        rows = list(rows_of(client, uuid.UUID(flow_run_id)))
+        rows = list(task_runs_of(client, uuid.UUID(flow_run_id)))
     assert len({row.name for row in rows}) == len(rows), "two rows of one node"
     return {row.name: (row.state.name or "", row.state.message or "") for row in rows if row.state}
 
@@ -220,7 +220,7 @@ def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
     from prefect.runtime import flow_run, task_run
     from prefect.states import Running
 
-    from infra.prefect.journal import Node, RunRecord
+    from infra.prefect.journal import JournalNode, RunRecord
     from infra.prefect.rows import settle
     from infra.processes.identity import NOBODY
 
@@ -249,7 +249,7 @@ def test_an_event_that_comes_late_changes_no_settled_row(served_store: Path):
     run, row, event = study()
     with get_client(sync_client=True) as client:
         client.set_task_run_state(uuid.UUID(row), Running(), force=True)
-        node = Node(name="train", outcome="failed", detail="no such file", task_run_id=row)
+        node = JournalNode(name="train", outcome="failed", detail="no such file", task_run_id=row)
         settle(RunRecord(flow_run_id=run, process=NOBODY, nodes={"train": node}))
         assert states_of_rows(run)["train"] == ("Failed", "failed: no such file")
         fields = ("event", "occurred", "resource", "related", "payload")
@@ -283,6 +283,6 @@ def test_half_a_last_line_is_no_line(tmp_path: Path):
     journal.ended("train", "made")
     text = journal.path.read_text()
     journal.path.write_text(text[:-20])
-    record = journals.read(journal.path)
+    record = journals.read_journal(journal.path)
     assert record is not None
     assert record.nodes["train"].outcome is None

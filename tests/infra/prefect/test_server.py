@@ -195,7 +195,7 @@ from infra.prefect.server import Sidecar, server_of
 from infra.prefect.settings import apply
 store = Path(sys.argv[1])
 apply(store)
-with server_of(store, sidecar=Sidecar("flows.pages.app:pages_of", str(store))):
+with server_of(store, sidecar=Sidecar("flows.pages.app:store_pages", str(store))):
     from prefect import flow
     from prefect.blocks.system import Secret
     Secret(value="hidden").save("one")

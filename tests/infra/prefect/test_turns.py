@@ -39,12 +39,12 @@ def test_transactions_that_read_first_all_come_through(
     from prefect.server.database.configurations import AioSqliteConfiguration
     from sqlalchemy.exc import OperationalError
 
-    from infra.prefect.app import take_turns
+    from infra.prefect.app import begin_immediately
 
     with pytest.raises(OperationalError, match="database is locked"):  # Prefect's own way.
         asyncio.run(count_up(tmp_path / "own.db", 4))
     monkeypatch.setattr(
         AioSqliteConfiguration, "begin_transaction", AioSqliteConfiguration.begin_transaction
     )
-    take_turns()
+    begin_immediately()
     assert asyncio.run(count_up(tmp_path / "ours.db", 4)) == 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import digest_check
-from infra.store.digest_check import MEMORY, DamagedArtifactError
+from infra.store.digest_check import FIRST_READS, DamagedArtifactError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from tests.gcs.server import GCS
@@ -106,7 +106,7 @@ def test_a_file_is_read_once_on_a_machine_and_again_when_it_changed(tmp_path: Pa
         return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
     assert read().returncode == 0
-    (place,) = tmp_path.glob(f"{MEMORY}.*")
+    (place,) = tmp_path.glob(f"{FIRST_READS}.*")
     with sqlite3.connect(place) as memory:
         rows = memory.execute("SELECT path, sha256 FROM files").fetchall()
         assert {Path(os.fsdecode(path)).name for path, _ in rows} == {

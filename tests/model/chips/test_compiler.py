@@ -14,7 +14,7 @@ from infra.chips.topology import Topology
 from model import presets
 from model.chips import programs
 from model.chips.compiler import PYTHON, CompilationError, Compiler, CompilerMissingError
-from model.chips.outcome import Outcome
+from model.chips.outcome import CompilationOutcome
 from model.chips.programs import (
     AnswerProgram,
     AttentionProgram,
@@ -74,7 +74,7 @@ def test_an_outcome_that_an_earlier_version_kept_is_read(
     kept = {"memory_bytes": 5.0, "compile_s": 1.0, "flops": 2.0, "touched_bytes": 3.0}
     (tmp_path / "digest.json").write_text(json.dumps(kept))
     outcome = compiler.cached_outcome(PROGRAMS["train"], GPU)
-    assert outcome == Outcome(memory_bytes=5.0, compile_s=1.0)
+    assert outcome == CompilationOutcome(memory_bytes=5.0, compile_s=1.0)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from model.config import ModelConfig
-from model.connector.contract import check_promises, check_shapes
+from model.connector.contract import check_connector_shapes, check_promises
 from tests.model.tiny_models import ELASTIC_KINDS, POOLED_KINDS, tiny_config
 from tests.slices import day_slice
 
@@ -89,11 +89,11 @@ def test_a_broken_promise_is_told(name: str, promise: str, told: str):
 
 
 def test_a_study_is_told_without_computing():
-    check_shapes(tiny_config(f"{OWN}:ReadsBeyond"))
+    check_connector_shapes(tiny_config(f"{OWN}:ReadsBeyond"))
     with pytest.raises(ValueError, match=r"own_connectors:TooFew .*'programs': bucket 32 "):
-        check_shapes(tiny_config(f"{OWN}:TooFew"))
+        check_connector_shapes(tiny_config(f"{OWN}:TooFew"))
     with pytest.raises(ValueError, match="breaks 'programs': TypeError: cannot reshape"):
-        check_shapes(with_heads(tiny_config(f"{OWN}:Prefix"), 5))
+        check_connector_shapes(with_heads(tiny_config(f"{OWN}:Prefix"), 5))
 
 
 def with_heads(cfg: ModelConfig, heads: int) -> ModelConfig:

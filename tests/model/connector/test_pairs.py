@@ -13,7 +13,7 @@ import pytest
 from model import vlm
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.contract import check_promises, check_shapes
+from model.connector.contract import check_connector_shapes, check_promises
 from model.connector.registry import KINDS
 from model.text.registry import DECODERS
 from model.vision.registry import TOWERS
@@ -65,7 +65,7 @@ def ripple(tmp_path_factory: pytest.TempPathFactory) -> typing.Iterator[str]:
 @pytest.mark.parametrize("vision", TOWERS)
 def test_every_connector_can_be_built_and_traced_on_every_tower(vision: str, ripple: str):
     for kind in (*KINDS, ripple):
-        check_shapes(pair(kind, vision))
+        check_connector_shapes(pair(kind, vision))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model.decode.reference_check import (
-    TOLERANCE,
+    REFERENCE_TOLERANCE,
     compare_outputs,
     relative_error,
     uncompared_outputs,
@@ -45,9 +45,9 @@ def test_relative_error_forgives_only_what_is_near_zero():
     expected = np.array([1.0, -1.0, 1e-9])
     assert relative_error(expected, expected) == 0
     assert relative_error(np.array([1.0, -1.0, 1e-6]), expected) < 1e-5
-    assert relative_error(expected * [1 + 3e-4, 1, 1], expected) > TOLERANCE
+    assert relative_error(expected * [1 + 3e-4, 1, 1], expected) > REFERENCE_TOLERANCE
     assert relative_error(expected[:2], expected) == np.inf
-    assert not relative_error(np.array([np.nan]), np.array([1.0])) <= TOLERANCE
+    assert not relative_error(np.array([np.nan]), np.array([1.0])) <= REFERENCE_TOLERANCE
 
 
 def test_an_image_of_another_size_is_told():

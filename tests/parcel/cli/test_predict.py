@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.lineage.predict import draw_answer, read_pixels
-from flows.lineage.runs import end_run_record
+from flows.lookup.predict import draw_answer, read_pixels
+from flows.lookup.runs import end_run_record
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 from model.data.pixels import decode_images

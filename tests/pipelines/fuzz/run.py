@@ -219,7 +219,7 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, default=default, help="mutants")
     parser.add_argument("--seed", type=int, default=0, help="other mutants")
     args = parser.parse_args(words)
-    from perf.timing import table
+    from perf.timing import aligned_table
 
     rows, reasons, told = [], [], []
     nums = {f"num_{name}": getattr(args, name) for name in ("images", "videos", "containers")}
@@ -228,7 +228,7 @@ def main(words: Sequence[str] | None = None) -> None:
             rows.append(outcome.row(kind))
             reasons += [[kind, count, why] for why, count in outcome.reasons.most_common()]
             told += outcome.told
-    print(table(HEADER, rows), "", sep="\n")
+    print(aligned_table(HEADER, rows), "", sep="\n")
     for kind, count, why in reasons:
         print(f"{kind:8}{count:6}  {why}")
     print(*told, sep="\n")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipelines.records import example
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
-from pipelines.records.export import DESCRIPTION, export_records
+from pipelines.records.export import EXPORT_FILE, export_records
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import read_frames, write_shard
 from pipelines.sources.corpus import Corpus, UnpackedMedia
@@ -139,7 +139,7 @@ def read_corpus(root: Path, name: str, folder: str, **more) -> list[Item]:
 
 def test_exports_are_corpora_again(tmp_path, dataset):
     export_records(dataset, tmp_path / "plain", "tfrecord")
-    about = json.loads((tmp_path / "plain" / DESCRIPTION).read_text())
+    about = json.loads((tmp_path / "plain" / EXPORT_FILE).read_text())
     items = read_corpus(tmp_path, "tfrecord", "plain", features=about["features"])
     expected = list(dataset.records())
     assert [MediaReader(tmp_path).read(i.media[0]) for i in items] == [

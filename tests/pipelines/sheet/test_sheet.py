@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.lineage.data_files import show_records
+from flows.lookup.data_files import show_records
 from infra.errors import ConfigError
 from pipelines.records import example
-from pipelines.records.boxes import COLORS
+from pipelines.records.boxes import BOX_COLORS
 from pipelines.records.dataset import DatasetInfo, PartInfo
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import Record
@@ -75,7 +75,7 @@ def sheet(folder: Path, *, limit=24, part=None, rejects=20):
 
 def test_boxes_lie_where_the_tokens_say(dataset):
     pixels = np.asarray(sheet(dataset, part="detect").cards[0].pictures[0])
-    changed = np.argwhere((pixels == COLORS[0]).all(-1))
+    changed = np.argwhere((pixels == BOX_COLORS[0]).all(-1))
     assert changed.min(0).tolist() == [56, 112]
     assert changed.max(0).tolist() == [166, 223]
     assert (pixels[100, 150] == GREY).all()
@@ -87,7 +87,7 @@ def test_masks_cover_their_part_of_the_squashed_picture(dataset):
     assert veiled[115:, :].all()
     assert not veiled[:50, :].any()
     # The mask and its box are the suffix's: number 2, after the prefix's box.
-    assert np.abs(pixels[200, 20] - np.mean([GREY, COLORS[1]], axis=0)).max() < 2
+    assert np.abs(pixels[200, 20] - np.mean([GREY, BOX_COLORS[1]], axis=0)).max() < 2
 
 
 def test_texts_name_the_boxes_by_number(dataset):
