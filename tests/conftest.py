@@ -3,7 +3,9 @@
 They are environment variables, set before anything imports JAX: tests without JAX never load it.
 """
 
+import functools
 import importlib.metadata
+import itertools
 import os
 import signal
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.mark.expression import Expression
 
 # A deadline for one example measures what else the machine has to do.
 hypothesis.settings.register_profile("parcel", deadline=None)
@@ -38,6 +41,49 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     )
 
 
+_MARKERS = ("e2e", "slow", "deep", "night")
+
+
+@functools.cache
+def _markers_named_in(path: Path) -> frozenset[str]:
+    """Returns those of `_MARKERS` that tests of a file can carry, by its text."""
+    text = path.read_text(encoding="utf-8")
+    found = {name for name in _MARKERS if f"mark.{name}" in text}
+    return frozenset(found | ({"night"} if "_slice(" in text else set()))  # Of tests/slices.py.
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves a file of a folder unread if `-m` asks for none of the markers that it names.
+
+    Half of what a process of tests does before its first test is to import what it deselects.
+    """
+    asked = config.option.markexpr
+    if not asked or not (collection_path.match("test_*.py") and collection_path.is_file()):
+        return None
+    given = {Path(config.invocation_params.dir, arg.partition("::")[0]) for arg in config.args}
+    if collection_path in given:
+        return None
+    expression, named = Expression.compile(asked), _markers_named_in(collection_path)
+    has = dict.fromkeys(_MARKERS, False)
+    others: set[str] = set()
+
+    def carries(name: str, /, **_: object) -> bool:
+        others.update({name} - has.keys())
+        return has.get(name, False)
+
+    for carried in itertools.product((False, True), repeat=len(named)):
+        has.update(zip(sorted(named), carried, strict=True))
+        if expression.evaluate(carries) or others:
+            return None
+    return True
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuses a test whose marker its file does not name: `-m` would not find it."""
+    carried = {mark.name for mark in item.iter_markers()} & {*_MARKERS}
+    assert carried <= _markers_named_in(item.path), f"{item.nodeid}: {carried} not in its file"
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips deep tests from `PARCEL_DEEP_UNTIL` on [Unix seconds].
 
@@ -50,6 +96,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the rooms with the longest modules first, and draws deep modules.
+
+    A module runs in one process: a long one that begins last has the others wait for it.
+    """
+    items.sort(key=lambda item: _LONG_ROOMS.isdisjoint(item.path.parts))
+    _draw_deep_modules(items)
+
+
+_LONG_ROOMS = {"certificate", "nodes", "e2e", "effects"}
+
+
+def _draw_deep_modules(items: list[pytest.Item]) -> None:
     """Skips one part of the deep modules if `PARCEL_DEEP_DRAW`, any integer, draws the other.
 
     All of them take longer than a change should wait for. Continuous integration draws by the
