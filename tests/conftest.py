@@ -31,7 +31,7 @@ os.environ.setdefault("PARCEL_KEY", str(Path(__file__).parents[1] / ".pytest_cac
 # What one test compiled, the others and their processes find, in the next run as well.
 _PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     # Tests compile much and run little: XLA's older emitter of fused loops, in one piece of LLVM
     # code, compiles in half the time and computes the same. Later versions abort at the flag.
