@@ -46,19 +46,21 @@ lock: setup
 demo: setup
 	.venv/bin/parcel run
 
+# A file's tests run in one process; files begin in the order of tests/conftest.py, the longest first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 check: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/pyright
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow and not deep and not night" tests
+	$(PY) -m pytest -q -n 2 $(BY_FILE) -m "not e2e and not slow and not deep and not night" tests
 
 # Three processes on two cores: these tests wait for servers and workers a third of the time.
 test: check
-	$(PY) -m pytest -q -n 3 --dist loadfile --durations 20 -m "(slow or e2e) and not deep and not night" tests
+	$(PY) -m pytest -q -n 3 $(BY_FILE) --durations 20 -m "(slow or e2e) and not deep and not night" tests
 
 test-deep: setup
-	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m "deep and not night" tests
+	$(PY) -m pytest -q -n 2 $(BY_FILE) --durations 20 -m "deep and not night" tests
 
 # What is long by nature, whole: every ending of every command, the demo's margins, compile matrices.
 # The matrix of all studies on all chips takes days: each night goes on where the last one ended.
@@ -66,7 +68,7 @@ MATRIX ?= 40
 # Odd inputs of every reader of bytes.
 INPUTS ?= 100000
 night: setup
-	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m night tests
+	$(PY) -m pytest -q -n 2 $(BY_FILE) --durations 20 -m night tests
 	$(PY) -m tests.fuzz.run --inputs $(INPUTS)
 	$(MAKE) certify SEED=$$(date +%j)
 	$(PY) -m perf.matrix --limit $(MATRIX)

@@ -28,7 +28,7 @@ os.environ.setdefault("PARCEL_KEY", str(Path(__file__).parents[1] / ".pytest_cac
 # What one test compiled, the others and their processes find, in the next run as well.
 _PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     # Tests compile much and run little: XLA's older emitter of fused loops, in one piece of LLVM
     # code, compiles in half the time and computes the same. Later versions abort at the flag.
@@ -50,6 +50,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the rooms with the longest modules first, and draws deep modules.
+
+    A module runs in one process: a long one that begins last has the others wait for it.
+    """
+    items.sort(key=lambda item: _LONG_ROOMS.isdisjoint(item.path.parts))
+    _draw_deep_modules(items)
+
+
+_LONG_ROOMS = {"certificate", "nodes", "e2e", "effects"}
+
+
+def _draw_deep_modules(items: list[pytest.Item]) -> None:
     """Skips one part of the deep modules if `PARCEL_DEEP_DRAW`, any integer, draws the other.
 
     All of them take longer than a change should wait for. Continuous integration draws by the

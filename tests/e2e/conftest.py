@@ -128,8 +128,9 @@ _CACHE = _ROOT / ".pytest_cache" / "finished"
 
 def _code_sha256() -> str:
     """Returns a digest of all that the small study could depend on."""
-    rooms = ("flows", "infra", "model", "parcel", "pipelines", "tests/e2e")
-    files = [_ROOT / "constraints.txt", _ROOT / "pyproject.toml"]
+    rooms = ("flows", "infra", "model", "parcel", "pipelines")
+    files = [_ROOT / "constraints.txt", _ROOT / "pyproject.toml", Path(__file__)]
+    files += Path(__file__).parent.glob("*.yaml")
     files += [path for room in rooms for path in (_ROOT / room).rglob("*.*")]
     digest = hashlib.sha256()
     for path in sorted(files):

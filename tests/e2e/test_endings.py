@@ -260,8 +260,13 @@ def copied(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_every_node_of_a_reused_study_has_its_row(copied: Path):
+    """A second run reuses everything, says so in the terminal and the UI, and has its table."""
+    json_of = ("results", "tiny", "--format", "json")
+    table = parcel(copied, *json_of).stdout
     again = parcel(copied, "run", CONFIG)
     assert again.returncode == 0, again.stderr
+    assert "0 made, everything reused" in again.stdout
+    assert parcel(copied, *json_of).stdout == table
     (first_state, first), *_, (state, tasks) = rows(copied).values()
     steps = int(re.search(r"^(\d+) steps in", again.stdout, re.MULTILINE).group(1))  # type: ignore[union-attr]
     assert (first_state, state) == ("COMPLETED", "COMPLETED")

@@ -96,13 +96,6 @@ def test_items_are_the_score_and_predictions_name_their_pixels(finished: Finishe
         assert {*artifact.manifest.files} == {"items.parquet", "score.json"}
 
 
-def test_second_run_reuses_everything_and_says_so(finished: Finished, outputs: dict[str, str]):
-    again = parcel(finished.store, "run", CONFIG)
-    assert again.returncode == 0, again.stderr
-    assert "0 made, everything reused" in again.stdout
-    assert parcel(finished.store, "results", "tiny", "--format", "json").stdout == outputs["json"]
-
-
 def test_the_runs_log_reads_as_a_story(finished: Finished):
     with contextlib.closing(sqlite3.connect(finished.store / "prefect/prefect.db")) as database:
         rows = database.execute(

@@ -42,6 +42,45 @@ def errors_line(served: Served) -> str:
     return next((line for line in lines if line.startswith("server: ")), "")
 
 
+_EVENT = "parcel.test"
+
+
+def events(served: Served) -> set[str]:
+    """Ids of the tests' own events of the last two weeks."""
+    since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=14)
+    asked = {"occurred": {"since": since.isoformat()}, "event": {"name": [_EVENT]}}
+    found = served.ask("/events/filter", {"filter": asked, "limit": 50})["events"]
+    return {event["id"] for event in found}
+
+
+@pytest.fixture(scope="module")
+def aged(damaged: Served) -> tuple[str, str]:
+    """Two events that are there: one a week old in less than a minute, and one in an hour.
+
+    They age while the test before theirs waits.
+    """
+    now, week = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=7)
+    ages = {
+        str(uuid.uuid4()): week - datetime.timedelta(seconds=40),
+        str(uuid.uuid4()): week - datetime.timedelta(hours=1),
+    }
+    old, newer = ages
+    damaged.ask(
+        "/events",
+        [
+            {
+                "id": number,
+                "event": _EVENT,
+                "resource": {"prefect.resource.id": _EVENT},
+                "occurred": (now - age).isoformat(),
+            }
+            for number, age in ages.items()
+        ],
+    )
+    wait_for(lambda: events(damaged) == {old, newer}, 50, lambda: str(events(damaged)))
+    return old, newer
+
+
 def test_a_run_that_nobody_starts_in_time_is_marked_late(served: Served):
     flow = served.ask("/flows/", {"name": "waits"})["id"]
     due = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
@@ -66,6 +105,7 @@ def test_a_run_that_a_signal_ended_is_not_shown_as_running(served: Served):
     assert wait_for(lambda: "signalled: crashed" in status(), 90, status)
 
 
+@pytest.mark.usefixtures("aged")
 def test_a_service_that_dies_each_time_is_in_status_doctor_and_the_start_page(damaged: Served):
     line = wait_for(lambda: errors_line(damaged), 120, damaged.log.read_text)
     log = damaged.store / "prefect" / "server.log"
@@ -85,36 +125,10 @@ def test_a_service_that_dies_each_time_is_in_status_doctor_and_the_start_page(da
     assert "no such table: worker" in damaged.page("/parcel/")
 
 
-def test_an_event_is_deleted_once_it_is_a_week_old(damaged: Served):
-    now, week = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=7)
-    ages = {
-        str(uuid.uuid4()): week - datetime.timedelta(seconds=40),
-        str(uuid.uuid4()): week - datetime.timedelta(hours=1),
-    }
-    old, newer = ages
-    resource = {"prefect.resource.id": "parcel.test"}
-    damaged.ask(
-        "/events",
-        [
-            {
-                "id": number,
-                "event": "parcel.test",
-                "resource": resource,
-                "occurred": (now - age).isoformat(),
-            }
-            for number, age in ages.items()
-        ],
-    )
-
-    def there() -> set[str]:
-        since = (now - 2 * week).isoformat()
-        asked = {"occurred": {"since": since}, "event": {"name": ["parcel.test"]}}
-        found = damaged.ask("/events/filter", {"filter": asked, "limit": 50})["events"]
-        return {event["id"] for event in found}
-
-    wait_for(lambda: there() == {old, newer}, 50, lambda: str(there()))
-    wait_for(lambda: there() != {old, newer}, 150, lambda: str(there()))
-    assert there() == {newer}
+def test_an_event_is_deleted_once_it_is_a_week_old(damaged: Served, aged: tuple[str, str]):
+    """Of two events that were there, the one that became a week old goes, the other stays."""
+    wait_for(lambda: events(damaged) != {*aged}, 150, lambda: str(events(damaged)))
+    assert events(damaged) == {aged[1]}
 
 
 def test_a_schedule_without_dates_in_the_database_stops_no_other(served: Served):

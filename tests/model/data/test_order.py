@@ -17,7 +17,7 @@ from model.data.order import Order, lanes_of
     window_blocks=st.integers(1, 9),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_every_pass_visits_every_record_once(length, block, window_blocks, seed):
     order = Order(length, block, seed, window_blocks=window_blocks)
     for number in range(2):
@@ -74,7 +74,7 @@ def test_passes_and_seeds_differ(length: int):
     lanes=st.sampled_from([1, 2, 4, 8]),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_lanes_visit_every_record_once_a_pass(length, block, lanes, seed):
     order = Order(length, block, seed, lanes=lanes, window_blocks=3)
     for number in range(2):

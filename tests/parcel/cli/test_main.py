@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from docs.reference.pages import leaves
 from flows.graph.graph import PHASES
 from parcel.cli.main import app
+from tests.commands import run_commands
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -57,40 +58,51 @@ def test_it_is_called_as_a_module_too(tmp_path: Path):
     assert (done.returncode, done.stderr[:30]) == (2, "parcel: No such command 'fly'.")
 
 
+MISSPELT = [
+    (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
+    (["lineage", "trcae"], "No such command 'trcae'. Did you mean 'trace'?"),
+    (["predikt"], "No such command 'predikt'. Did you mean 'predict'?"),
+    (["run", "study"], "There is a file study.yaml: name it with its suffix."),
+    (["data", "fetch", "--hlep"], "No such option: --hlep"),
+    (["run", "--seeds", "5"], "--seeds; a study's keys have no dashes: num_seeds=VALUE"),
+    (
+        ["prepare", "--profile", "3:4"],
+        "--profile must be without --until prepare, which trains",
+    ),
+    (["serve", "--watch", "--port", "0"], "--watch must be without a server's options;"),
+    (["train", "--profile", "3"], 'profile must be two steps from 1 on, such as "10:13", got'),
+    (["run", "stuyd.yaml"], "No such file or directory; did you mean study.yaml?"),
+    (["plan", "study.yml"], "No such file or directory; did you mean study.yaml?"),
+    (["run", "smal.yaml"], f"; did you mean {CONFIGS / 'small.yaml'}?"),
+    (["run", "--explain", "--rebuild", "stage1 vanila"], "; did you mean stage1 vanilla?"),
+    (["run", "--explain", "--rebuild", "no*"], "got 'no*'; `--explain` lists them."),
+    (["run", "nothing/near.yaml"], "near.yaml: No such file or directory."),
+    (["run", "seeds=5"], "seeds: no such key; did you mean num_seeds?"),
+    (["status", "--store", "/dev/null"], "got '/dev/null', which is a file or below one."),
+    (["gc", "--store", "study.yaml/x"], "study.yaml/x', which is a file or below one."),
+]
+"""Words of a command, and what it says of them."""
+
+
+@pytest.fixture(scope="module")
+def misspelt(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, subprocess.CompletedProcess[str]]:
+    """How the commands of `MISSPELT` end beside a study.yaml; each alone is mostly imports."""
+    folder = tmp_path_factory.mktemp("misspelt")
+    (folder / "study.yaml").write_text("base: demo\nname: study\n")
+    done = run_commands([words for words, _ in MISSPELT], cwd=folder)
+    return {" ".join(each.args): each for each in done}
+
+
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
-        (["lineage", "trcae"], "No such command 'trcae'. Did you mean 'trace'?"),
-        (["predikt"], "No such command 'predikt'. Did you mean 'predict'?"),
-        (["run", "study"], "There is a file study.yaml: name it with its suffix."),
-        (["data", "fetch", "--hlep"], "No such option: --hlep"),
-        (["run", "--seeds", "5"], "--seeds; a study's keys have no dashes: num_seeds=VALUE"),
-        (
-            ["prepare", "--profile", "3:4"],
-            "--profile must be without --until prepare, which trains",
-        ),
-        (["serve", "--watch", "--port", "0"], "--watch must be without a server's options;"),
-        (["train", "--profile", "3"], 'profile must be two steps from 1 on, such as "10:13", got'),
-        (["run", "stuyd.yaml"], "No such file or directory; did you mean study.yaml?"),
-        (["plan", "study.yml"], "No such file or directory; did you mean study.yaml?"),
-        (["run", "smal.yaml"], f"; did you mean {CONFIGS / 'small.yaml'}?"),
-        (["run", "--explain", "--rebuild", "stage1 vanila"], "; did you mean stage1 vanilla?"),
-        (["run", "--explain", "--rebuild", "no*"], "got 'no*'; `--explain` lists them."),
-        (["run", "nothing/near.yaml"], "near.yaml: No such file or directory."),
-        (["run", "seeds=5"], "seeds: no such key; did you mean num_seeds?"),
-        (["status", "--store", "/dev/null"], "got '/dev/null', which is a file or below one."),
-        (["gc", "--store", "study.yaml/x"], "study.yaml/x', which is a file or below one."),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    ("words", "told"), [pytest.param(" ".join(w), told, id=" ".join(w)) for w, told in MISSPELT]
 )
 def test_a_misspelt_word_is_told_with_the_one_that_is_meant(
-    words: list[str], told: str, tmp_path: Path
+    words: str, told: str, misspelt: dict[str, subprocess.CompletedProcess[str]]
 ):
-    (tmp_path / "study.yaml").write_text("base: demo\nname: study\n")
-    done = subprocess.run(
-        [PARCEL, *words], capture_output=True, text=True, timeout=60, cwd=tmp_path
-    )
+    """Exit code 2, and one line with the cure."""
+    done = misspelt[words]
     assert done.returncode == 2
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
@@ -121,45 +133,36 @@ def test_flags_that_would_end_each_worker_are_refused_before_work_begins(tmp_pat
     assert "BAD  xla        XLA_FLAGS must be " in doctor.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["status"], ["gc"], ["accept", "x"], ["results", "small"],
-        ["lineage", "show", "dataset-1"], ["lineage", "trace", "small/chartqa/parcel/64"],
-        ["lineage", "verify", "small"], ["lineage", "replay", "small/chartqa/parcel/64"],
-        ["lineage", "diff", "small/a", "small/b"], ["lineage", "export", "small"],
-        ["lineage", "rebuild"], ["schedule", "list"], ["schedule", "stop", "small"],
-        ["data", "show", "dataset-1", "--out", "sheet.html"], ["data", "rejects", "dataset-1"],
-    ],
-    ids=lambda words: " ".join(words[:2]),
-)  # fmt: skip
+READERS = [
+    ["status"], ["gc"], ["accept", "x"], ["results", "small"],
+    ["lineage", "show", "dataset-1"], ["lineage", "trace", "small/chartqa/parcel/64"],
+    ["lineage", "verify", "small"], ["lineage", "replay", "small/chartqa/parcel/64"],
+    ["lineage", "diff", "small/a", "small/b"], ["lineage", "export", "small"],
+    ["lineage", "rebuild"], ["schedule", "list"], ["schedule", "stop", "small"],
+    ["data", "show", "dataset-1", "--out", "sheet.html"], ["data", "rejects", "dataset-1"],
+]  # fmt: skip
+
+
 @pytest.mark.slow
-def test_what_only_reads_makes_no_store_and_says_that_there_is_none(
-    words: list[str], tmp_path: Path
-):
+def test_what_only_reads_makes_no_store_and_says_that_there_is_none(tmp_path: Path):
+    """Each reader of a store that is not there ends with one line, and none makes a file."""
     environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
-    done = subprocess.run(
-        [PARCEL, *words, "--store", "typo"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
-        env=environment,
-    )
-    assert done.returncode == 2
-    assert re.search(r"no store (at )?\S*typo", done.stderr)
-    assert done.stderr.count("\n") == 1
+    commands = [[*words, "--store", "typo"] for words in READERS]
+    for done in run_commands(commands, cwd=tmp_path, env=environment):
+        assert done.returncode == 2, done
+        assert re.search(r"no store (at )?\S*typo", done.stderr), done
+        assert done.stderr.count("\n") == 1, done
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("command", ["run", "sweep"])
 @pytest.mark.slow
-def test_an_explanation_makes_no_store(command: str, tmp_path: Path):
-    options = {"capture_output": True, "text": True, "timeout": 120}
-    words = [PARCEL, command, "--explain", "--store", str(tmp_path / "store")]
-    done = subprocess.run(words, **options)
-    assert done.returncode == 0, done.stderr
-    assert "corpus is new" in done.stdout
+def test_an_explanation_makes_no_store(tmp_path: Path):
+    """A run and a sweep are told without a store, which is not there afterwards either."""
+    store = str(tmp_path / "store")
+    commands = [[command, "--explain", "--store", store] for command in ("run", "sweep")]
+    for done in run_commands(commands, cwd=tmp_path):
+        assert done.returncode == 0, done.stderr
+        assert "corpus is new" in done.stdout
     assert [*tmp_path.iterdir()] == []
 
 

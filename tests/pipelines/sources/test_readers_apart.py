@@ -1,6 +1,7 @@
 """The code that makes a dataset holds its own reader, and none of another family."""
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def module_of(name: str):
     return sys.modules[name]
 
 
+@functools.cache
 def imports_of(module: str) -> set[str]:
     """Returns the modules of the pipelines that a module imports, within functions as well."""
     path = file_of(module)
