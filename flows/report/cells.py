@@ -3,10 +3,10 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flows.report.items import Items
-from flows.report.spread import LEVEL
+from flows.report.spread import LEVEL, holm_correction
 
 CHANCE = "chance/"
 """Prefix of the role of a report's input that holds a benchmark's chance score."""
@@ -469,6 +469,14 @@ class Section(InView):
             and entry.other in peers
         ]
         return self.place(cell) == 1 and bool(against) and all(entry.is_sure for entry in against)
+
+
+def standing_over_all(sections: Sequence[Section]) -> tuple[int, list[Comparison]]:
+    """Returns how many comparisons a table holds, and those that stand when corrected over all."""
+    entries = [entry for section in sections for entry in section.comparisons]
+    chances = {str(place): c.p for place, c in enumerate(entries) if c.p is not None}
+    corrected = holm_correction(chances)
+    return len(chances), [entries[int(place)] for place, p in corrected.items() if p <= LEVEL]
 
 
 def rank_values(values: Mapping[str, float | None]) -> dict[str, int]:

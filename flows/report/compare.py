@@ -5,9 +5,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from flows.report.cells import Comparison, Plan, Score, Section
-from flows.report.interval import estimate_interval, estimate_intervals, holm_correction
+from flows.report.interval import estimate_interval, estimate_intervals
 from flows.report.items import is_percentage
 from flows.report.paired_scores import PairedScores
+from flows.report.spread import holm_correction
 
 Differences = Mapping[tuple[str, str, int], tuple[PairedScores, list[int]]]
 """(method, other, budget) -> differences for the seeds both have, and those seeds' pretrainings."""

@@ -20,7 +20,7 @@ there, too. How often these intervals hold is simulated in tests/flows/report.
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -205,21 +205,6 @@ def mcnemar_test(row: PairedScores) -> float | None:
     # right, or wrong, say nothing about which is better.
     won, lost = (int((row.items == value).sum()) for value in (SCALE, -SCALE))
     return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
-
-
-def holm_correction(chances: Mapping[str, float]) -> dict[str, float]:
-    """Returns the p-values by name, corrected for their number.
-
-    If every corrected p-value up to 5 % is called a difference, at most 5 % of studies call any
-    difference wrongly. Source: Holm, Scandinavian Journal of Statistics 6(2), 1979.
-    """
-    # Three p-values: 0.01, 0.02, 0.04 become 3 · 0.01, 2 · 0.02, 1 · 0.04, each at least as large
-    # as the one before it.
-    corrected, least = {}, 0.0
-    for rank, name in enumerate(sorted(chances, key=lambda name: chances[name])):
-        least = max(least, min(1.0, (len(chances) - rank) * chances[name]))
-        corrected[name] = least
-    return corrected
 
 
 def _pretraining_spread(

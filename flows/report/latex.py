@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.report import result_columns
 from flows.report.cell_text import budget_text, num_rows_text, range_text
-from flows.report.cells import Aggregate, Cell, Report, Section
+from flows.report.cells import Aggregate, Cell, Report, Section, standing_over_all
 from flows.report.layout import apart_text
 from flows.report.result_columns import CellRow, ResultColumn
 
@@ -54,9 +54,11 @@ def _caption(sections: list[Section]) -> str:
     items = [cell.items for cell in cells if cell.items]
     of_items = f", each score over {_escape(range_text(items))} items" if items else ""
     starred = any(section.stands_out(cell) for section in sections for cell in section.cells)
+    num, standing = standing_over_all(sections)
     star = (
         r", with $^{*}$ where its difference to each other method there stands (95\,\%, corrected "
-        "for the number of benchmarks)"
+        f"for the number of benchmarks; of all {num} differences {len(standing)} stand when "
+        "corrected for that number)"
     )
     return (
         f"Scores{_view_text(sections)}: mean $\\pm$ sample standard deviation over "

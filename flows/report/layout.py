@@ -14,8 +14,9 @@ from flows.report.cell_text import (
     num_rows_text,
     range_text,
 )
-from flows.report.cells import Aggregate, Cell, Report, Section
+from flows.report.cells import Aggregate, Cell, Report, Section, standing_over_all
 from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
+from flows.report.text_lists import abbreviate_list
 
 NOTES = """\
 Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
@@ -36,6 +37,9 @@ may not read them."""
 DIFFERENCES = """\
 Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
 differences that stand when corrected for the number of benchmarks (Holm, 5 %)."""
+FAMILY = """\
+The number of benchmarks is that of two methods at one budget. In all, {num} differences are \
+compared here: corrected for all of them, {standing}."""
 MARKS = (
     "At each budget the best is bold and the second best italic{apart}; what reads the same is "
     "marked the same."
@@ -122,6 +126,7 @@ def report_notes(report: Report) -> list[str]:
         notes.append(WITHOUT_QUESTION)
     if any(section.comparisons for section in sections):
         notes.append(DIFFERENCES)
+        notes += _family_note(sections)
     # Each note once, in the order of the columns whose table it explains.
     grids = dict.fromkeys(column.grid for column in result_columns.CELL_COLUMNS if column.heading)
     notes += [g.note for g in grids if g.note and any(map(g.is_shown, sections))]
@@ -135,6 +140,19 @@ def report_notes(report: Report) -> list[str]:
     if any(cell.bfloat16 for section in sections for cell in section.cells):
         notes.append(BFLOAT16)
     return notes
+
+
+def _family_note(sections: Sequence[Section]) -> list[str]:
+    """Returns what the stars would be if all that the table compares were one family."""
+    num, standing = standing_over_all(sections)
+    starred = sum(entry.is_sure for section in sections for entry in section.comparisons)
+    if not starred:
+        return []
+    names = [f"{c.pair} at {budget_text(c.budget)} on {', '.join(c.benchmarks)}" for c in standing]
+    which = "none stands"
+    if names:
+        which = f"{len(names)} of the {starred} stand: {abbreviate_list(names, 6)}"
+    return [FAMILY.format(num=num, standing=which)]
 
 
 def apart_text(sections: Sequence[Section]) -> str:

@@ -166,6 +166,4 @@ def _posterior(
     freedom = spread.freedom + spread.answers_freedom
     if np.isinf(freedom):
         return Variance(middle, chances[likely] / chances[likely].sum())
-    return Variance.mixture(
-        [Variance.estimated(value, freedom) for value in middle], chances[likely]
-    )
+    return Variance.estimated_among(middle, chances[likely], freedom)

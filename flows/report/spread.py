@@ -1,8 +1,8 @@
-"""The spread of scores over a few seeds: sample deviation, and Student's t interval."""
+"""The spread of scores over a few seeds, and the level at which differences are called."""
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LEVEL = 0.05
@@ -33,3 +33,18 @@ def t_interval(mean: float, std: float | None, num: int) -> tuple[float, float] 
 
     half = float(stdtrit(num - 1, 1 - LEVEL / 2)) * std / math.sqrt(num)
     return mean - half, mean + half
+
+
+def holm_correction(chances: Mapping[str, float]) -> dict[str, float]:
+    """Returns the p-values by name, corrected for their number.
+
+    If every corrected p-value up to 5 % is called a difference, at most 5 % of studies call any
+    difference wrongly. Source: Holm, Scandinavian Journal of Statistics 6(2), 1979.
+    """
+    # Three p-values: 0.01, 0.02, 0.04 become 3 · 0.01, 2 · 0.02, 1 · 0.04, each at least as large
+    # as the one before it.
+    corrected, least = {}, 0.0
+    for rank, name in enumerate(sorted(chances, key=lambda name: chances[name])):
+        least = max(least, min(1.0, (len(chances) - rank) * chances[name]))
+        corrected[name] = least
+    return corrected

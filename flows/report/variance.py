@@ -13,6 +13,7 @@ for 0.2 %.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -44,23 +45,21 @@ class Variance:
     @classmethod
     def estimated(cls, variance: float, freedom: float) -> "Variance":
         """Returns the variance of which an estimate with some degrees of freedom is known."""
-        # A low χ² of the sample means that the estimate came out low, and the variance is higher.
-        squares = special.chdtri(freedom, special.ndtr(DEVIATES))
-        return cls(variance * freedom / squares, _SHARES)
+        return cls(variance * _factors(freedom), _SHARES)
 
-    @staticmethod
-    def mixture(parts: Sequence["Variance"], chances: Float[np.ndarray, " P"]) -> "Variance":
-        """Returns the variance that is one of several, with the chance of each, at `DEVIATES`."""
-        values = np.concatenate([part.values for part in parts])
-        each = np.concatenate(
-            [chance * part.chances for part, chance in zip(parts, chances, strict=True)]
-        )
+    @classmethod
+    def estimated_among(
+        cls, variances: Float[np.ndarray, " P"], chances: Float[np.ndarray, " P"], freedom: float
+    ) -> "Variance":
+        """Returns the variance of which one of several estimates is right, with its chance."""
+        # All values that any of them may have, in order, and how likely a smaller one is, as a
+        # normal deviate; then the values at `DEVIATES`, between two of them by their logarithm.
+        values = np.multiply.outer(variances, _factors(freedom)).ravel()
         order = np.argsort(values)
-        # Between two values the chance of a smaller one runs with the values' logarithm.
-        upto = np.cumsum(each[order])
-        upto = special.ndtri(np.clip((upto - each[order] / 2) / upto[-1], 1e-300, 1 - 1e-16))
-        logs = np.interp(DEVIATES, upto, np.log(values[order]))
-        return Variance(np.exp(logs), _SHARES)
+        each = np.outer(chances, _SHARES).ravel()[order]
+        upto = np.cumsum(each)
+        smaller = special.ndtri(np.clip((upto - each / 2) / upto[-1], 1e-300, 1 - 1e-16))
+        return cls(np.exp(np.interp(DEVIATES, smaller, np.log(values[order]))), _SHARES)
 
     @staticmethod
     def sum_of(parts: Sequence["Variance"]) -> "Variance":
@@ -103,3 +102,10 @@ class Variance:
         while excess(low) < 0:
             low -= 1.0
         return math.exp(optimize.brentq(excess, low, high, xtol=1e-10) if low < high else high)  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=1024)
+def _factors(freedom: float) -> Float[np.ndarray, " D"]:
+    """Returns what an estimate of 1 stands for, at `DEVIATES`."""
+    # A low χ² of the sample means that the estimate came out low, and the variance is higher.
+    return freedom / special.chdtri(freedom, special.ndtr(DEVIATES))

@@ -11,7 +11,7 @@ import pytest
 
 from flows.report.build import build_report
 from flows.report.cell_text import comparison_text
-from flows.report.cells import Plan, Score, ScoreOrigin
+from flows.report.cells import Plan, Score, ScoreOrigin, standing_over_all
 from flows.report.comparable import check_comparable, select_one_platform
 from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render_report
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
@@ -75,6 +75,22 @@ def test_sure_differences_are_counted_after_correction():
     (over,) = report.comparisons
     assert (over.better, over.worse) == (1, 0)
     assert "] * | 3 | 1 | – |" in render_report(report, "md")
+
+
+def test_the_table_says_what_stands_over_all_that_it_compares():
+    """Six p-values: chartqa's of 5 points stands among two, and only a clearer one among six."""
+    note = "In all, 2 differences are compared here: corrected for all of them, 1 of the 1 stand: "
+    assert note + "m3 − parcel at 64 on chartqa." in render_report(
+        build_report(PLAN, study(-5.0), CHANCE), "md"
+    )
+    both = [*study(-5.0), *(s for s in scores() if s.budget == 256)]
+    sections = build_report(PLAN, both, CHANCE).sections
+    num, standing = standing_over_all(sections)
+    chances = [c.p for s in sections for c in s.comparisons]
+    assert num == len(chances) > 2
+    assert [c.p for c in standing] == [p for p in sorted(chances) if p * num <= 0.05]
+    # Where nothing is starred there is nothing to say.
+    assert "In all, " not in render_report(build_report(PLAN, study(0.0), CHANCE), "md")
 
 
 def test_several_pretrainings_are_one_draw_each():

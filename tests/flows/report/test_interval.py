@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import linalg, stats
 
-from flows.report.interval import estimate_interval, holm_correction, mcnemar_test
+from flows.report.interval import estimate_interval, mcnemar_test
 from flows.report.paired_scores import PairedScores
 from flows.report.sources_variance import clustered_variance, source_spread
+from flows.report.spread import holm_correction
 from tests.flows.report import simulated_studies as simulation
 
 RNG = np.random.default_rng(3)
