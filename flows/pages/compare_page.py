@@ -149,6 +149,8 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
     seeds = [seed for seed in of_a if seed in of_b]
     if not seeds:
         return CellPair(label=label, names=names, cells=(a, b), difference=None)
+    if first.study.run == second.study.run and (known := _difference_in_table(section, a, b)):
+        return CellPair(label=label, names=names, cells=(a, b), difference=known)
     # One reader for all seeds of both: they share the sources of their items.
     reader = ItemsReader()
     less, more = (
@@ -172,6 +174,30 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
         cells=(a, b),
         difference=estimate_interval([difference], [numbers.get(seed, 0) for seed in seeds]),
     )
+
+
+def _difference_in_table(section: Section, a: Cell, b: Cell) -> ScoreInterval | None:
+    """Returns what a table says of b - a; None if it does not compare them."""
+    # The table knows more of two of its cells than their own seeds: those of its other benchmarks.
+    signs = {(b.method, a.method): 1, (a.method, b.method): -1}
+    for entry in section.comparisons:
+        sign = signs.get((entry.method, entry.other))
+        if not sign or not entry.budget == a.budget == b.budget:
+            continue
+        if entry.low is None or entry.high is None:
+            continue
+        low, high = sorted((sign * entry.low, sign * entry.high))
+        return ScoreInterval(
+            mean=sign * entry.mean,
+            low=low,
+            high=high,
+            p=entry.p,
+            over=entry.over,
+            seeds=entry.seeds,
+            pretrainings=entry.pretrainings,
+            items=entry.items,
+        )
+    return None
 
 
 def _cell_name(side: Side, cell: Cell) -> str:

@@ -1,5 +1,6 @@
 """What is ticked is compared: scores, paired differences, curves, and what changed."""
 
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from flows.pages.compare_page import common_cells, compare_cells, find_sides
 from flows.pages.curve_chart import TrainingCurve, chart_of
 from flows.pages.run_results import study_of
 from flows.report.cell_text import draws_text
+from flows.report.cells import Comparison
 from infra.prefect.server import PAGES
 from infra.store.store import Store
 from tests.flows.pages.studies import write_study
@@ -85,6 +87,32 @@ def test_an_interval_stays_within_the_metric_as_in_the_table(tmp_path: Path):
         assert ends == pytest.approx((entry.low, entry.high))
         # Seeds that agree about one picture say nothing of others.
         assert ends in ((None, None), (-100, 100))
+
+
+def test_two_cells_of_a_run_have_the_difference_of_its_table(toy: Store, run: str):
+    """A table knows more of two cells than these: how far seeds differ on its other benchmarks."""
+    entry = Comparison(
+        method="mqt",
+        other="parcel",
+        budget=16,
+        benchmarks=("colors",),
+        mean=2.0,
+        low=-1.0,
+        high=5.0,
+    )
+    sides = find_sides(toy, [f"{run}/colors/parcel/16", f"{run}/colors/mqt/16"])
+    first, second = (
+        dataclasses.replace(
+            side, cells={(): (dataclasses.replace(section, comparisons=(entry,)), cell)}
+        )
+        for side in sides
+        for section, cell in side.cells.values()
+    )
+    there, back = compare_cells(toy, first, second, ()), compare_cells(toy, second, first, ())
+    for pair, expected in ((there, (2.0, -1.0, 5.0)), (back, (-2.0, -5.0, 1.0))):
+        assert pair.difference is not None
+        found = pair.difference
+        assert (found.mean, found.low, found.high) == expected
 
 
 def test_methods_and_runs_are_compared_cell_by_cell(client: TestClient, run: str):
