@@ -109,7 +109,8 @@ class _SourceFinder(MetaPathFinder, InspectLoader):
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
-        # "my_package/__init__.py"  ->  my_package "my_package/scores.py"    ->  my_package.scores
+        #   "my_package/__init__.py"  ->  my_package
+        #   "my_package/scores.py"    ->  my_package.scores
         self._paths = {
             path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
             for path in files

@@ -105,7 +105,9 @@ def _cell_target(store: Store, results: Artifact, cell: str, name: str) -> Looku
         key: inputs[role].key for role in sorted(inputs) if (key := CellKey.of_role(role))
     }
     wanted_keys = {
-        key: artifact for key, artifact in keys_by_cell.items() if cell in (key.cell, str(key))
+        cell_key: key
+        for cell_key, key in keys_by_cell.items()
+        if cell in (cell_key.cell, str(cell_key))
     }
     if not wanted_keys:
         cells = sorted({key.cell for key in keys_by_cell})

@@ -152,7 +152,7 @@ def estimate_intervals(
     ]
 
 
-def _interval(spreads: _Spreads, seeds: Sequence[Variance], level: float) -> ScoreInterval:
+def _interval(spreads: _Spreads, seed_variances: Sequence[Variance], level: float) -> ScoreInterval:
     """Returns the interval of a mean, where the variances of its seeds' means are given."""
     rows, sources = spreads.rows, spreads.sources
     mean = float(np.array([row.values for row in rows]).mean())
@@ -165,15 +165,20 @@ def _interval(spreads: _Spreads, seeds: Sequence[Variance], level: float) -> Sco
     squares = sum(spread.variance for spread in spreads.seeds)
     if not sources and squares < _NO_VARIANCE:
         return ScoreInterval(**facts)
-    over = " and ".join(["seeds"] * bool(seeds) + ["items"] * bool(sources))
-    spread = Variance.sum_of([*seeds, *(source.variance for source in sources)])
-    share = rows[0] if len(rows) == 1 and (rows[0].low, rows[0].high) == (0.0, SCALE) else None
-    if share and share.is_binary and share.num_seeds == 1 and share.counts.max() == 1:
+    over = " and ".join(["seeds"] * bool(seed_variances) + ["items"] * bool(sources))
+    variance = Variance.sum_of([*seed_variances, *(source.variance for source in sources)])
+    percentage = rows[0] if len(rows) == 1 and (rows[0].low, rows[0].high) == (0.0, SCALE) else None
+    if (
+        percentage
+        and percentage.is_binary
+        and percentage.num_seeds == 1
+        and percentage.counts.max() == 1
+    ):
         # Single answers of one training have the binomial variance itself, which is not estimated.
-        spread = Variance.known(sources[0].squares)
-    p, half = spread.chance_beyond(mean), spread.half_width(level)
-    if share:
-        low, high = _percentage_interval(mean, half, share, level)
+        variance = Variance.known(sources[0].squares)
+    p, half = variance.chance_beyond(mean), variance.half_width(level)
+    if percentage:
+        low, high = _percentage_interval(mean, half, percentage, level)
         return ScoreInterval(**facts, low=low, high=high, p=p, over=over)
     least = _least_variance(rows)
     p, half = max(p, least.chance_beyond(mean)), max(half, least.half_width(level))

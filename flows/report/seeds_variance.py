@@ -60,8 +60,8 @@ class SeedSpread:
 def with_typical_answers(spreads: Sequence[SeedSpread]) -> Sequence[SeedSpread]:
     """Returns the spreads of several trainings' shares in one mean, where no items are known.
 
-    The trainings still show together how much seeds differ. The ratio in the middle of what is
-    expected of a training stands for the variance in the middle of these.
+    The trainings still show together how much seeds differ: the prior's median ratio is taken to
+    belong to their median variance.
     """
     unlike = any(s.training is None or s.answers is not None for s in spreads)
     if len(spreads) < 2 or unlike:

@@ -96,7 +96,7 @@ class Variance:
         def excess(log_error: float) -> float:
             return math.log(self.chance_beyond(math.exp(log_error)) / level)
 
-        # A normal variable of the largest variance has it with that chance at `high`.
+        # At `high`, even the largest variance gives no more than `level`.
         high = math.log(float(special.ndtri(1 - level / 2)) * math.sqrt(largest))
         low = high
         while excess(low) < 0:

@@ -68,12 +68,13 @@ class NodeTasks:
         #
         # Only this thread touches `order` and `states`; the pool's threads only put into `ended`.
         session, states = self._session, dict[GraphNode, State[Any]]()
+        done = self._share_row()
         order = RunOrder(
             session.graph,
             expected=session.expected,
             on_workers=on_workers,
             in_process=in_process,
-            done=self._share_row(),
+            done=done,
             priority=session.priority,
         )
         ended: queue.SimpleQueue[tuple[GraphNode, Future[State[Any]]]] = queue.SimpleQueue()
@@ -85,7 +86,7 @@ class NodeTasks:
                     # was not run; ours begins, and says so itself.
                     reads = [states[n] for n in session.graph.upstream[node] if n in states]
                     inputs = [allow_failure(s) for s in reads if s.is_completed() or s.is_failed()]
-                    # In a copy of this context, and with it within Prefect's flow run.
+                    # A copy of this context, so that the task belongs to the flow run.
                     future = pool.submit(
                         contextvars.copy_context().run,
                         self._task,
@@ -160,7 +161,7 @@ class NodeTasks:
             session.forecast.end(node)
         finally:
             session.progress.end(node.name)
-        # From here on, what its estimate was too high by is free for other nodes.
+        # The unused part of its estimate is free for other nodes.
         session.admission.leave(node)
         if outcome == "made" or outcome == "reused":
             detail, took = self._work.describe(node, outcome)

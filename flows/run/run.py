@@ -39,7 +39,8 @@ class Run:
       request: what is asked.
       store: the store of all passes.
       passes: the verdicts on the steps of each study; the next are drawn only if none before them
-        failed or was held back, except for steps that were given up. None is the request's study.
+        failed or was held back, except for steps that were given up. Without passes, the
+        request's study is the only one.
       explanation: the verdicts on that study, where the caller has them already.
       hold_rule: function that names the nodes not to begin.
       workers: processes for the steps that use JAX; None takes those that the study names.
@@ -114,7 +115,8 @@ class Run:
                     )
                     self._workers = session.workers
                     line = explanation.describe_remakes()
-                    if line and self._explanation is None:  # Who explained the study has said it.
+                    # A caller that explained the study has printed it.
+                    if line and self._explanation is None:
                         print(line, flush=True)
                     with session.display, contextlib.closing(session.workers):
                         NodeTasks(session, NodeWork(session)).run(

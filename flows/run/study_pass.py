@@ -1,6 +1,6 @@
 """The beginning and the end of one study's part of a run.
 
-start_pass ─▶ session ─▶ its nodes, in order (`flows.run.run`) ─▶ finish_pass ─▶ StudyResult
+start_pass ─▶ session ─▶ its nodes, in order (`flows.run.node_tasks`) ─▶ finish_pass ─▶ StudyResult
 """
 
 import dataclasses

@@ -147,8 +147,7 @@ def lineage_replay(
         if fresh.keys():
             raise typer.BadParameter(f"--into must be an empty folder, got {into}.")
         is_near = True
-        # The steps as the run had them hold settings that no manifest does, such as where raw data
-        # lie.
+        # Only the run's own steps know settings such as where raw data lie.
         steps = steps_of_run(opened, target.artifacts[0].key)
         for outcome in replay_artifacts(
             opened, target, fresh, from_raw=begin == "raw", steps=steps

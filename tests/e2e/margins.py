@@ -4,7 +4,7 @@
     chance + 10 <= mean <= 95, likewise: neither too hard nor too easy to tell methods apart
     the least and the largest mean of a cell are within 3 points, over processors
 
-The error is over seeds and items, see `flows.report.items`. Margins, not digits: another processor
+The error is over seeds and items, see `flows.report.margin`. Margins, not digits: another processor
 rounds differently.
 """
 

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import re
+
+from scipy import stats
 
 from flows.report.build import build_report
 from flows.report.cells import Plan
@@ -13,13 +16,14 @@ PLAN = Plan(methods=("vanilla", "m3"), benchmarks=("chartqa",), budgets=(64, 256
 
 
 def table(**means: float) -> str:
-    """The JSON of a study of two pictures, 8 above and 8 below each mean: an error of 8."""
+    """The JSON of a study of 200 pictures, as far above as below each mean: an error of 8."""
     scores = []
     for method, budget in (("vanilla", 256), ("m3", 64), ("m3", 256)):
         mean = means.get(f"{method}{budget}")
         if mean is None:
             continue
-        items = {"a": (mean - 8,), "b": (mean + 8,)}
+        off = 8 * 199**0.5 / (stats.t.isf(stats.norm.sf(3), 199) / 3)
+        items = {f"{i:03d}": (mean + off if i % 2 else mean - off,) for i in range(200)}
         for seed in PLAN.seeds:
             score = make("chartqa", method, budget, seed, mean)
             scores.append(dataclasses.replace(score, items=items))
@@ -31,7 +35,8 @@ def test_cells_three_errors_above_chance_hold_the_rule():
 
 
 def test_cells_too_close_to_chance_below_it_or_missing_are_named():
-    assert too_close_to_chance(table(vanilla256=43.5, m364=3.0)) == [
+    found = too_close_to_chance(table(vanilla256=43.5, m364=3.0))
+    assert [re.sub(r"(\.\d)\d+", r"\1", line) for line in found] == [
         "chartqa/vanilla/256: 43.5 of chance 20.0, error 8.0",
         "chartqa/m3/64: 3.0 of chance 20.0, error 8.0",
         "chartqa/m3/256: None of chance 20.0, error None",

@@ -173,11 +173,11 @@ def test_every_form_shows_the_margin_and_no_retention_of_a_reference_below_chanc
     lines = csv.DictReader(io.StringIO(render_report(report, "csv")))
     line = next(r for r in lines if (r["benchmark"], r["method"]) == ("refcoco", "vanilla"))
     shown = [line[c] for c in ("retention", "error", "margin", "above_chance")]
-    assert shown == ["", "5.0000", "1.0000", "False"]
+    assert shown == ["", f"{error:.4f}", "1.0000", "False"]
     cells = json.loads(render_report(report, "json"))["benchmarks"][1]["cells"]
     cell = next(c for c in cells if c["method"] == "vanilla")
     shown = [cell[c] for c in ("retention", "error", "margin", "above_chance")]
-    assert shown == [None, 5.0, 1.0, False]
+    assert shown == [None, pytest.approx(error, rel=1e-4), 1.0, False]
     assert r"refcoco & vanilla & $45.0_{\pm 5.0}$ &" in render_report(one_method(report), "latex")
     # The reference is what others are measured against: the best of them has no mark for it.
     alone = r"refcoco & vanilla & $45.0_{\pm 5.0}$ &  & -- &  & 44.0 \\"
