@@ -163,7 +163,7 @@ def test_equal_methods_are_seldom_called_different_in_every_shape():
     shapes = [shape for shape in simulation.EQUAL if not shape.name.endswith("in the mean")]
     assert len(shapes) == len(simulation.EQUAL) - 1
     for shape in shapes:
-        assert share_wrong(shape, 600, 30) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 600), shape.name
+        assert share_wrong(shape, 200, 30) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 200), shape.name
 
 
 @pytest.mark.slow

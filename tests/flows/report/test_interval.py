@@ -291,7 +291,7 @@ def test_intervals_of_three_seeds_hold_in_unwieldy_studies(shape: simulation.Sha
 def test_intervals_hold_in_every_shape_of_study():
     for shape in shapes():
         for num_seeds in shape.seeds:
-            check_shape(shape, num_seeds, 500)
+            check_shape(shape, num_seeds, 250)
 
 
 @pytest.mark.parametrize("values", [(0.0, 0.0), (100.0, 0.0), (100.0, 100.0)])
