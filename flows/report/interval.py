@@ -182,6 +182,8 @@ def _interval(spreads: _Spreads, seed_variances: Sequence[Variance], level: floa
         return ScoreInterval(**facts, low=low, high=high, p=p, over=over)
     least = _least_variance(rows)
     p, half = max(p, least.chance_beyond(mean)), max(half, least.half_width(level))
+    if not half:  # No score differs from another, and their scale does not say how far others may.
+        return ScoreInterval(**facts)
     low = max(mean - half, float(np.mean([row.low for row in rows])))
     high = min(mean + half, float(np.mean([row.high for row in rows])))
     # With one benchmark, one seed, and items that are right or wrong, there is an exact test.
@@ -240,7 +242,10 @@ def _training_spread(
         return spread
     answers = source_spread(own, clusters, len(rows))
     return dataclasses.replace(
-        spread, answers=answers.interaction, answers_freedom=answers.interaction_freedom
+        spread,
+        answers=answers.interaction,
+        answers_freedom=answers.interaction_freedom,
+        num_answers=sum(int(row.counts.sum()) for row in own),
     )
 
 

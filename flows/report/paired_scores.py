@@ -68,6 +68,8 @@ class PairedScores:
         paired = cls(values=scores, training=training)
         if shapes and len(shapes[0]) >= 2 and all(shape == shapes[0] for shape in shapes):
             sources = tuple(sorted(shapes[0]))
+            if not all(math.isfinite(x) for run in runs for own in run.values() for x in own):
+                raise ValueError(f"items of {training or 'a benchmark'} must be finite scores.")
             items = np.array([[x for source in sources for x in run[source]] for run in runs])
             paired = dataclasses.replace(
                 paired,

@@ -1,16 +1,17 @@
 """What other seeds add to the variance of a mean, learned over all trainings of a table.
 
 Three seeds are two degrees of freedom, and Student's t with two is 2.2 times as wide as a normal
-variable, 6 times at the level that a table of 27 benchmarks asks for. But a seed's mean is also a
+variable, 7 times at the level that a table of 27 benchmarks asks for. But a seed's mean is also a
 mean of single answers, whose variance many items show, and trainings are alike:
 
     ratio = variance of the seeds' mean / what the answers alone make of it
 
-It is 1 where seeds differ by chance alone, more where they differ otherwise, and comparable between
-benchmarks of any scale. Which ratios occur is learned from the other trainings of the table, and
-one training more of which nothing is known. (Empirical Bayes; Smyth, Statistical Applications in
-Genetics and Molecular Biology 3(1), 2004, has one inverse χ² for all; here it is a mixture, so that
-one noisy training keeps its own.)
+It is 1 where seeds differ by chance alone, more where they differ otherwise. Of n answers, ratio
+less 1 is n times the seeds' variance in units of a single answer's, which is comparable between
+benchmarks of any scale and size. Which ratios occur is learned from the other trainings of the
+table, and one training more of which nothing is known. (Empirical Bayes; Smyth, Statistical
+Applications in Genetics and Molecular Biology 3(1), 2004, has one inverse χ² for all; here it is a
+mixture, so that one noisy training keeps its own.)
 """
 
 import dataclasses
@@ -48,6 +49,7 @@ _DEVIATION = 0.4
 """Standard deviation of the logarithm of a ratio in each part of the mixture but the first."""
 
 _LARGEST_RATIO = 1e6
+"""Ratio from which on answers tell nothing of the seeds' variance."""
 
 _NUM_STEPS = 100
 """Number of steps of expectation and maximization."""
@@ -63,6 +65,7 @@ class SeedSpread:
       freedom: its degrees of freedom.
       answers: what single answers alone make of it; None if the items are unknown.
       answers_freedom: degrees of freedom of that.
+      num_answers: number of single answers under each seed.
     """
 
     training: str | None
@@ -70,6 +73,7 @@ class SeedSpread:
     freedom: float
     answers: float | None = None
     answers_freedom: float = 0.0
+    num_answers: int = 1
 
 
 def with_typical_answers(spreads: Sequence[SeedSpread]) -> Sequence[SeedSpread]:
@@ -98,15 +102,19 @@ def seeds_variances(spreads: Sequence[SeedSpread]) -> list[Variance]:
     ]
     if not known:
         return own
-    fits = np.array([_log_likelihood(spreads[place]) for place in known])
+    # Column by column the same seeds' variance of a single answer's; `RATIOS` of a typical number.
+    counts = np.array([spreads[place].num_answers for place in known])
+    sizes = counts / np.exp(np.log(counts).mean())
+    ratios = 1 + np.multiply.outer(sizes, RATIOS - 1)
+    fits = np.array([_log_likelihood(spreads[p], of) for p, of in zip(known, ratios, strict=True)])
     has_items = not np.isinf(spreads[known[0]].answers_freedom)
     priors = _priors(
         fits,
         [str(spreads[place].training) for place in known],
         _WITH_ITEMS if has_items else _WITHOUT_ITEMS,
     )
-    for place, fit, prior in zip(known, fits, priors, strict=True):
-        own[place] = _posterior(spreads[place], fit, prior)
+    for place, of, fit, prior in zip(known, ratios, fits, priors, strict=True):
+        own[place] = _posterior(spreads[place], of, fit, prior)
     return own
 
 
@@ -132,18 +140,20 @@ _WITH_ITEMS = np.array([PRIOR_CHANCE, *[(1 - PRIOR_CHANCE) / 48] * 48, 0.0])
 _WITHOUT_ITEMS = np.append((1 - PRIOR_FLAT) / 49 * np.ones(49), PRIOR_FLAT)
 
 
-def _answers_given_ratio(spread: SeedSpread) -> Float[np.ndarray, " R"]:
+def _answers_given_ratio(
+    spread: SeedSpread, ratios: Float[np.ndarray, " R"]
+) -> Float[np.ndarray, " R"]:
     """Returns, for each ratio, the answers' variance that both squares together estimate."""
     # Both estimate it: the answers' squares, and the seeds' divided by the ratio.
     assert spread.answers
-    of_seeds = spread.freedom * spread.variance / RATIOS
+    of_seeds = spread.freedom * spread.variance / ratios
     if np.isinf(spread.answers_freedom):
-        return np.full_like(RATIOS, spread.answers)
+        return np.full_like(ratios, spread.answers)
     total = of_seeds + spread.answers_freedom * spread.answers
     return total / (spread.freedom + spread.answers_freedom)
 
 
-def _log_likelihood(spread: SeedSpread) -> Float[np.ndarray, " R"]:
+def _log_likelihood(spread: SeedSpread, ratios: Float[np.ndarray, " R"]) -> Float[np.ndarray, " R"]:
     """Returns the logarithm of how likely the seeds' squares are, for each ratio."""
     # The answers' own variance is integrated out, with equal weight for its every magnitude:
     #
@@ -151,10 +161,10 @@ def _log_likelihood(spread: SeedSpread) -> Float[np.ndarray, " R"]:
     #   ratio^(-f/2) exp(-f F / ratio / 2)                of answers that are known, g = ∞
     assert spread.answers
     freedom, others = spread.freedom, spread.answers_freedom
-    scaled = freedom * spread.variance / spread.answers / RATIOS
+    scaled = freedom * spread.variance / spread.answers / ratios
     if np.isinf(others):
-        return -(freedom * np.log(RATIOS) + scaled) / 2
-    return -(freedom * np.log(RATIOS) + (freedom + others) * np.log1p(scaled / others)) / 2
+        return -(freedom * np.log(ratios) + scaled) / 2
+    return -(freedom * np.log(ratios) + (freedom + others) * np.log1p(scaled / others)) / 2
 
 
 def _priors(
@@ -184,13 +194,16 @@ def _priors(
 
 
 def _posterior(
-    spread: SeedSpread, fit: Float[np.ndarray, " R"], prior: Float[np.ndarray, " R"]
+    spread: SeedSpread,
+    ratios: Float[np.ndarray, " R"],
+    fit: Float[np.ndarray, " R"],
+    prior: Float[np.ndarray, " R"],
 ) -> Variance:
     """Returns the variance of the seeds' mean: ratio times the answers' variance."""
     chances = prior * np.exp(fit - fit.max())
     chances /= chances.sum()
     likely = chances > 1e-9
-    middle = RATIOS[likely] * _answers_given_ratio(spread)[likely]
+    middle = ratios[likely] * _answers_given_ratio(spread, ratios)[likely]
     freedom = spread.freedom + spread.answers_freedom
     if np.isinf(freedom):
         return Variance(middle, chances[likely] / chances[likely].sum())

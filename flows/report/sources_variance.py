@@ -157,8 +157,13 @@ def _exchangeable_spread(
 
 def _draws_share(clusters: Int[np.ndarray, " S"]) -> float:
     """Returns the factor from squares over the draws to the variance of their mean."""
+    # The mean is over S seeds, of which draw d has n_d, a share w_d. If the seeds of a draw answer
+    # independently, the squares of D draws are S sum(1 / n_d) - D times the variance of the mean;
+    # if they answer alike, (D - 2) / sum(w²) + D times. Both are D (D - 1) for draws of one size.
+    # The larger number takes less off the sources' part.
     counts = np.bincount(clusters)
-    return float(((counts / counts.sum()) ** 2).sum()) / (len(counts) - 1)
+    total, num, alike = counts.sum(), len(counts), float(((counts / counts.sum()) ** 2).sum())
+    return 1 / max(total * float((1 / counts).sum()) - num, (num - 2) / alike + num)
 
 
 def mean_over_clusters(

@@ -32,7 +32,7 @@ _NUM_DRAWS = 8192
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Variance:
-    """The values that a variance may have, ascending, and the chance of each."""
+    """The values that a variance may have, and the chance of each."""
 
     values: Float[np.ndarray, " V"]
     chances: Float[np.ndarray, " V"]
@@ -83,9 +83,8 @@ class Variance:
         # Where there is no variance at all, the mean is right.
         spread = self.values > 0
         beyond = 2 * special.ndtr(-abs(error) / np.sqrt(self.values[spread]))
-        return float(self.chances[spread] @ beyond) + float(
-            self.chances[~spread].sum() * (not error)
-        )
+        chance = float(self.chances[spread] @ beyond + self.chances[~spread].sum() * (error == 0))
+        return min(chance, 1.0)
 
     def half_width(self, level: float) -> float:
         """Returns the error that the mean has or exceeds with a chance of `level`."""

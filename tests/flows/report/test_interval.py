@@ -164,6 +164,42 @@ def test_a_pretraining_and_what_follows_from_it_is_one_draw():
     assert (found.low, found.high) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("draws", [[0, 1, 2], [0] * 6 + [1, 2, 3], [0] * 4 + [1, 1, 2]])
+@pytest.mark.parametrize("alike", [False, True])
+def test_no_more_interaction_is_found_than_there_is(draws: list[int], alike: bool):
+    """Whether the seeds of a pretraining answer alike or each for itself."""
+    rng, clusters, found = np.random.default_rng(0), np.array(draws), []
+    for _ in range(400):
+        both = rng.normal(0, 10, (len(draws), 30))
+        items = rng.normal(0, 5, 30) + (both[clusters] if alike else both)
+        runs = [{f"{i:02d}": (float(x),) for i, x in enumerate(run)} for run in items]
+        row = PairedScores.of([float(run.mean()) for run in items], runs)
+        found.append(source_spread([row], clusters, 1).interaction)
+    counts = np.bincount(clusters)
+    share = float(((counts / counts.sum()) ** 2).sum()) if alike else 1 / len(draws)
+    most = 100 / 30 * share
+    assert np.mean(found) < 1.05 * most
+    if len(set(counts)) == 1:
+        assert np.mean(found) > 0.95 * most
+
+
+def test_answers_that_are_all_alike_have_no_interval_where_the_scale_does_not_end():
+    runs = [{"a": (80.0,), "b": (120.0,), "c": (40.0,)}] * 2
+    captions = PairedScores.of([80.0, 80.0], runs)
+    same = estimate_interval([captions.minus(captions)], [0, 0])
+    assert (same.mean, same.low, same.p) == (0.0, None, None)
+    answers_ = PairedScores.of([50.0] * 2, [{"a": (100.0,), "b": (0.0,)}] * 2)
+    found = estimate_interval([answers_.minus(answers_)], [0, 0])
+    assert found.low is not None
+    assert found.low < 0 < found.high
+    assert 0 <= found.p <= 1
+
+
+def test_items_that_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"items of vqa must be finite"):
+        PairedScores.of([50.0], [{"a": (math.nan,), "b": (1.0,)}], "vqa")
+
+
 def test_differences_are_paired_by_source_in_whatever_order_it_comes():
     one = PairedScores.of([50.0], [{"a": (100.0,), "b": (0.0,)}], "t")
     other = PairedScores.of([100.0], [{"b": (100.0,), "a": (100.0,)}])

@@ -1,5 +1,6 @@
 """Intervals of a normal variable whose variance is not known, and seeds' variances."""
 
+import dataclasses
 import itertools
 import math
 
@@ -101,6 +102,22 @@ def test_one_noisy_training_keeps_its_own_variance():
     without = seeds_variances(quiet)
     for beside, alone in zip(others, without, strict=True):
         assert beside.half_width(0.05) < 1.25 * alone.half_width(0.05)
+
+
+def test_seeds_that_differ_show_more_in_a_larger_benchmark():
+    """Seeds as different as an answer of 100: ratio 2 there, 51 with 5,000 answers."""
+    rng = np.random.default_rng(0)
+    small = [
+        dataclasses.replace(of_seeds(2 * v, str(k)), num_answers=100)
+        for k, v in enumerate(rng.chisquare(2, 24) / 2)
+    ]
+    # Its two seeds lie closer than they should: a tenth of their variance.
+    large = dataclasses.replace(of_seeds(5.1, "large"), num_answers=5000)
+    *_, spread = seeds_variances([*small, large])
+    of_one_size = dataclasses.replace(large, num_answers=100)
+    *_, blind = seeds_variances([*small, of_one_size])
+    assert spread.half_width(0.05) > 1.5 * blind.half_width(0.05)
+    assert spread.half_width(0.05) > 0.6 * 51**0.5 * stats.norm.isf(0.025)
 
 
 def test_benchmarks_of_one_training_count_as_one():
