@@ -177,7 +177,7 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
 
 
 def _difference_in_table(section: Section, a: Cell, b: Cell) -> ScoreInterval | None:
-    """Returns what a table says of b - a; None if it does not compare them."""
+    """Returns the difference b - a of a table; None if it does not compare them."""
     # The table knows more of two of its cells than their own seeds: those of its other benchmarks.
     signs = {(b.method, a.method): 1, (a.method, b.method): -1}
     for entry in section.comparisons:

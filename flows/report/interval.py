@@ -77,7 +77,7 @@ class ScoreInterval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Spreads:
-    """What the variance of a mean over some benchmarks is a sum of.
+    """The parts of the variance of a mean over some benchmarks.
 
     Attributes:
       rows: the benchmarks.

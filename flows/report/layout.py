@@ -143,7 +143,7 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _family_note(sections: Sequence[Section]) -> list[str]:
-    """Returns what the stars would be if all that the table compares were one family."""
+    """Returns the note on the differences that stand when all are corrected together."""
     num, standing = standing_over_all(sections)
     starred = sum(entry.is_sure for section in sections for entry in section.comparisons)
     if not starred:

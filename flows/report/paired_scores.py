@@ -136,6 +136,11 @@ class PairedScores:
         return len(self.values)
 
     @property
+    def starts(self) -> Int[np.ndarray, " C"]:
+        """Place of the first item of each source."""
+        return np.cumsum(self.counts) - self.counts
+
+    @property
     def num_effective_sources(self) -> float:
         """Number of sources of equal size that would average as well as these."""
         return float(self.counts.sum()) ** 2 / float((self.counts.astype(float) ** 2).sum())

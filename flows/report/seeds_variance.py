@@ -46,7 +46,9 @@ trainings of two seeds held in 83 % of simulated studies with one very noisy tra
 """
 
 _DEVIATION = 0.4
-"""Standard deviation of the logarithm of a ratio in each part of the mixture but the first."""
+"""Standard deviation of the logarithm of a ratio in each of the mixture's middle parts."""
+
+_NUM_MIDDLES = 48
 
 _LARGEST_RATIO = 1e6
 """Ratio from which on answers tell nothing of the seeds' variance."""
@@ -124,10 +126,10 @@ def _mixture() -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, "M R"]]:
     # the ratios lie at such quantiles, denser at both ends, and so do the middles of the parts.
     #
     #   first part   a ratio of 1, seeds that differ by chance alone
-    #   48 parts     around their middles
+    #   then         around their middles
     #   last part    each magnitude of the ratio alike
     ratios = 1 + (PRIOR_SCALE * np.tan(np.pi / 2 * special.ndtr(np.linspace(-2.5, 4.0, 66)))) ** 2
-    quantiles = (np.arange(48) + 0.5) / 48
+    quantiles = (np.arange(_NUM_MIDDLES) + 0.5) / _NUM_MIDDLES
     middles = np.log1p((PRIOR_SCALE * np.tan(np.pi / 2 * quantiles)) ** 2)
     widths, off = np.gradient(np.log(ratios)), np.log(ratios) - middles[:, None]
     bumps = np.exp(-((off / _DEVIATION) ** 2) / 2) * widths
@@ -136,8 +138,10 @@ def _mixture() -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, "M R"]]:
 
 
 RATIOS, _PARTS = _mixture()
-_WITH_ITEMS = np.array([PRIOR_CHANCE, *[(1 - PRIOR_CHANCE) / 48] * 48, 0.0])
-_WITHOUT_ITEMS = np.append((1 - PRIOR_FLAT) / 49 * np.ones(49), PRIOR_FLAT)
+_WITH_ITEMS = np.array([PRIOR_CHANCE, *[(1 - PRIOR_CHANCE) / _NUM_MIDDLES] * _NUM_MIDDLES, 0.0])
+_WITHOUT_ITEMS = np.array(
+    [*[(1 - PRIOR_FLAT) / (_NUM_MIDDLES + 1)] * (_NUM_MIDDLES + 1), PRIOR_FLAT]
+)
 
 
 def _answers_given_ratio(

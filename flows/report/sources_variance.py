@@ -111,9 +111,8 @@ def _source_pulls(rows: Sequence[PairedScores]) -> tuple[Float[np.ndarray, "S C"
     for row, u in zip(rows, off, strict=True):
         columns, total = [place[source] for source in row.sources], row.counts.sum()
         factor = 1 / np.sqrt(1 - row.counts / total)
-        starts = np.concatenate([[0], np.cumsum(row.counts)[:-1]])
         deviations = row.items - row.items.mean(axis=1, keepdims=True)
-        pulls[:, columns] += factor * np.add.reduceat(deviations, starts, axis=1) / total
+        pulls[:, columns] += factor * np.add.reduceat(deviations, row.starts, axis=1) / total
         # Items that are all alike have no variance; alone, any is as good.
         own = float(row.items.mean(axis=0).var()) or float(len(rows) == 1)
         diagonal[columns] += own * factor**2 * row.counts / total**2
@@ -127,10 +126,9 @@ def _exchangeable_spread(
     row: PairedScores, clusters: Int[np.ndarray, " S"], num_rows: int
 ) -> SourceSpread:
     """Returns the spread of one benchmark's mean over sources of one variance."""
-    starts = np.concatenate([[0], np.cumsum(row.counts)[:-1]])
 
     def of_sources(items: Float[np.ndarray, "*B N"]) -> tuple[Float[np.ndarray, "*B C"], float]:
-        means = np.add.reduceat(items, starts, axis=-1) / row.counts
+        means = np.add.reduceat(items, row.starts, axis=-1) / row.counts
         return means, float(((items - np.repeat(means, row.counts, axis=-1)) ** 2).sum())
 
     mean = row.items.mean(axis=0)

@@ -105,6 +105,6 @@ class Variance:
 
 @functools.lru_cache(maxsize=1024)
 def _factors(freedom: float) -> Float[np.ndarray, " D"]:
-    """Returns what an estimate of 1 stands for, at `DEVIATES`."""
+    """Returns the values, at `DEVIATES`, of a variance that was estimated as 1."""
     # A low χ² of the sample means that the estimate came out low, and the variance is higher.
     return freedom / special.chdtri(freedom, special.ndtr(DEVIATES))
