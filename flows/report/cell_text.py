@@ -143,25 +143,6 @@ def mean_retention_text(entry: Aggregate) -> str:
     return f"{MISSING} ({partial}{rows})"
 
 
-def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
-    """Returns a line on two methods over several benchmarks.
-
-    `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks, 3 seeds, 1 pretraining, 81 items, 70
-    pictures; better on 9, worse on 1`.
-    """
-    num = len(entry.benchmarks)
-    benchmarks = f"{num} benchmarks"
-    if num != num_benchmarks:
-        benchmarks = f"{num} of {num_benchmarks} benchmarks"
-    sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
-    view = f" ({entry.view_text})" if entry.view_text else ""
-    draws = draws_text(entry.seeds, entry.pretrainings, entry.items, entry.pictures)
-    return (
-        f"{entry.pair} at {budget_text(entry.budget)}{view}: "
-        f"{', '.join(part for part in (difference_text(entry), benchmarks, draws) if part)}{sure}"
-    )
-
-
 def draws_text(seeds: int, pretrainings: int, items: int, pictures: int) -> str:
     """Returns `3 seeds, 1 pretraining, 900 items, 150 pictures`, which an interval is over."""
     if not seeds:  # A file of an earlier version.
@@ -172,11 +153,16 @@ def draws_text(seeds: int, pretrainings: int, items: int, pictures: int) -> str:
 
 
 def difference_text(entry: Comparison) -> str:
-    """Returns `+2.1 [0.4, 3.9]`; * marks a difference significant after Holm's correction."""
-    if entry.low is None or entry.high is None:
-        return f"{entry.mean:+.1f}"
-    star = " *" if entry.is_sure else ""
-    return f"{entry.mean:+.1f} [{number_text(entry.low)}, {number_text(entry.high)}]{star}"
+    """Returns `+2.1 [0.4, 3.9]`; * marks a difference significant after Holm's correction.
+
+    Over several benchmarks it has the number of those of them that are so: `5 better, 1 worse`.
+    """
+    counts = ((entry.better, "better"), (entry.worse, "worse"))
+    several = ", ".join(f"{num} {word}" for num, word in counts if num)
+    ends = ""
+    if entry.low is not None and entry.high is not None:
+        ends = f" [{number_text(entry.low)}, {number_text(entry.high)}]"
+    return f"{entry.mean:+.1f}{ends}{' *' if entry.is_sure else ''}{several and f' ({several})'}"
 
 
 def drawn_budgets_text(draws: Mapping[str, Sequence[int]], view: str = "") -> str:

@@ -9,12 +9,11 @@ from typing import NamedTuple
 from flows.report import result_columns
 from flows.report.cell_text import (
     budget_text,
-    comparison_text,
     difference_text,
     num_rows_text,
     range_text,
 )
-from flows.report.cells import Aggregate, Cell, Report, Section, standing_over_all
+from flows.report.cells import Aggregate, Cell, Comparison, Report, Section, standing_over_all
 from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
 from flows.report.text_lists import abbreviate_list
 
@@ -91,11 +90,10 @@ class ReportTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportBlock:
-    """A part of the report below a title: tables or a list of lines; of a benchmark, or of all."""
+    """Tables of the report below a title, of a benchmark or of all."""
 
     title: str
-    tables: Sequence[ReportTable] = ()
-    lines: Sequence[str] = ()
+    tables: Sequence[ReportTable]
     section: Section | None = None
 
 
@@ -110,11 +108,17 @@ def overall_blocks(report: Report) -> list[ReportBlock]:
         _aggregate_block(list(entries), _first_section(report, view))
         for view, entries in itertools.groupby(report.aggregates, lambda entry: entry.view)
     ]
-    if report.comparisons:
-        num = collections.Counter(section.view for section in report.sections if section.in_means)
-        lines = [comparison_text(c, num[c.view]) for c in report.comparisons]
-        blocks.append(ReportBlock(title="Methods and budgets compared", lines=lines))
+    num = collections.Counter(section.view for section in report.sections if section.in_means)
+    for view, entries in itertools.groupby(report.comparisons, lambda entry: entry.view):
+        section, of_view = _first_section(report, view), list(entries)
+        table = _difference_table(of_view, section.budgets, num[view])
+        title = f"Methods and budgets compared{_view_text(section)}"
+        blocks.append(ReportBlock(title=title, tables=[table]))
     return blocks
+
+
+def _view_text(section: Section) -> str:
+    return f" ({section.view_text})" if section.view_text else ""
 
 
 def report_notes(report: Report) -> list[str]:
@@ -236,15 +240,14 @@ def _aggregate_block(entries: Sequence[Aggregate], section: Section) -> ReportBl
         head = [column.heading.format(budget_text(b)) for column in means for b in section.budgets]
         head += [column.heading for column in counts]
         tables.append(ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2)))
-    view = f" ({entries[0].view_text})" if entries[0].view_text else ""
-    return ReportBlock(title=f"Over benchmarks{view}", tables=tables)
+    return ReportBlock(title=f"Over benchmarks{_view_text(section)}", tables=tables)
 
 
 def section_block(section: Section) -> ReportBlock:
     """Returns the tables of a benchmark."""
     tables = [_grid_table(section, grid) for grid in (SCORES, SPREADS) if grid.is_shown(section)]
     if section.comparisons:
-        tables.append(_difference_table(section))
+        tables.append(_difference_table(section.comparisons, section.budgets))
     if UNSEEN.is_shown(section):
         tables.append(_grid_table(section, UNSEEN))
     parts = (section.metric, section.group, section.view_text)
@@ -299,30 +302,42 @@ def _count_text(column: ResultColumn[CellRow], section: Section, method: str) ->
     return range_text([column.value(CellRow(section, cell)) or 0 for cell in cells if cell.n])
 
 
-def _difference_table(section: Section) -> ReportTable:
-    """Returns the differences of a benchmark: pairs of methods down, budgets across.
+def _difference_table(
+    comparisons: Sequence[Comparison], budgets: Sequence[int], num_benchmarks: int = 0
+) -> ReportTable:
+    """Returns a table of differences: pairs of methods down, budgets across.
 
     Below them are those between budgets, "parcel − parcel@256".
+
+    Args:
+      comparisons: comparisons on one benchmark, or each over several.
+      budgets: the columns.
+      num_benchmarks: number of benchmarks that those over several could be over; 0 for one.
     """
     # One row where two methods are compared at the other's own budget as at every budget:
     #
     #   difference           @64   @256
     #   parcel − vanilla@256 -9.5  -3.0
-    between = {c.pair for c in section.comparisons if c.other_budget is not None}
+    between = {c.pair for c in comparisons if c.other_budget is not None}
     by_place = {}
-    for entry in section.comparisons:
+    for entry in comparisons:
         at_own = f"{entry.pair}@{entry.budget}"
         by_place[at_own if at_own in between else entry.pair, entry.budget] = entry
     rows = []
     for pair in dict.fromkeys(pair for pair, _ in by_place):
-        across = [by_place.get((pair, budget)) for budget in section.budgets]
+        across = [by_place.get((pair, budget)) for budget in budgets]
         entries = [entry for entry in across if entry]
         # Mostly the same at every budget: then once, else "2–3".
         counts = [range_text([getattr(entry, name) for entry in entries]) for name in _COUNTS]
         counts.append(range_text([round(e.detectable, 1) for e in entries if e.detectable]))
+        if num_benchmarks:
+            nums = [len(entry.benchmarks) for entry in entries]
+            of_all = f" of {num_benchmarks}" if min(nums) < num_benchmarks else ""
+            counts.insert(0, f"{range_text(nums)}{of_all}")
         rows.append([pair, *(difference_text(e) if e else "" for e in across), *counts])
-    budgets = [f"@{budget_text(budget)}" for budget in section.budgets]
+    heads = [f"@{budget_text(budget)}" for budget in budgets]
+    over = ["benchmarks"] * bool(num_benchmarks)
     return ReportTable(
-        head=["difference", *budgets, *_COUNTS, "detectable"],
+        head=["difference", *heads, *over, *_COUNTS, "detectable"],
         rows=[[TableField(text) for text in row] for row in rows],
     )

@@ -73,5 +73,4 @@ def _block_text(block: ReportBlock, link: Link | None) -> str:
         markdown_table(t.head, [[text_of(field) for field in row] for row in t.rows], t.left)
         for t in block.tables
     ]
-    lines = "".join(f"- {line}\n" for line in block.lines)
-    return f"## {block.title}\n\n" + "\n".join(tables) + lines
+    return f"## {block.title}\n\n" + "\n".join(tables)

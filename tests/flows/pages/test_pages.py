@@ -68,7 +68,7 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient):
 
 def test_each_cell_of_the_table_links_to_all_its_seeds(client: TestClient, toy: Store):
     table = get(client, f"{PAGES}/results/toy")
-    assert "mqt − parcel at 16: " in told(table)
+    assert "Methods and budgets compared difference @16 " in told(table)
     assert {one for one in links(table) if "/plot/" in one} == {
         f"{PAGES}/plot/{study_of(toy, 'toy').results.key}?of={plot}"
         for plot in ("results", "pareto")

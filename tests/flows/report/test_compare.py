@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flows.report.build import build_report
-from flows.report.cell_text import comparison_text
+from flows.report.cell_text import difference_text
 from flows.report.cells import Plan, Score, ScoreOrigin, standing_over_all
 from flows.report.comparable import check_comparable, select_one_platform
 from flows.report.interval import estimate_interval, estimate_intervals
@@ -40,16 +40,28 @@ def test_every_two_methods_are_compared_at_budgets_and_seeds_that_both_have():
     assert len(refcoco.comparisons) == 3 + 1 + 2 + 2
 
 
-def test_the_comparison_over_benchmarks_is_in_words():
+def test_comparisons_over_benchmarks_have_a_table():
     (over,) = [c for c in REPORT.comparisons if c.pair == "parcel − vanilla"]
     assert over.benchmarks == ("chartqa", "refcoco")
     assert over.mean == pytest.approx((-3 - 3) / 2)
-    text = comparison_text(over, 2)
-    head = f"parcel − vanilla at 256: -3.0 [{over.low:.1f}, {over.high:.1f}], "
-    assert text == head + "2 benchmarks, 3 seeds, 1 pretraining; better on 0, worse on 0"
-    assert f"- {text}\n" in render_report(REPORT, "md")
-    assert "one pretraining" in render_report(REPORT, "md")
-    assert ", 2 of 3 benchmarks, 3 seeds" in comparison_text(over, 3)
+    text = render_report(REPORT, "md")
+    difference = f"-3.0 [{over.low:.1f}, {over.high:.1f}]"
+    row = f"| parcel − vanilla | {difference} |  | 2 | 3 | 1 | – | – | {over.detectable:.1f} |\n"
+    assert row in text
+    assert "one pretraining" in text
+    # A benchmark that lacks a seed is in no mean.
+    plan = dataclasses.replace(PLAN, benchmarks=(*PLAN.benchmarks, "gqa"))
+    text = render_report(
+        build_report(plan, [*scores(), make("gqa", "parcel", 256, 5, 1.0)], {}), "md"
+    )
+    assert f"| parcel − vanilla | {difference} |  | 2 of 3 | 3 | 1 |" in text
+
+
+def test_what_stands_on_single_benchmarks_is_counted_over_several():
+    over = dataclasses.replace(REPORT.comparisons[0], mean=2.1, low=0.4, high=3.9)
+    assert difference_text(over) == "+2.1 [0.4, 3.9]"
+    some = dataclasses.replace(over, better=5, worse=1)
+    assert difference_text(some) == "+2.1 [0.4, 3.9] (5 better, 1 worse)"
 
 
 def test_differences_of_a_benchmark_have_a_table():

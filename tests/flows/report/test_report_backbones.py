@@ -67,7 +67,7 @@ def test_every_form_tells_the_backbone_and_only_where_there_are_several():
     text = render_report(report, "md")
     assert f"## Over benchmarks ({CLIP})" in text
     assert f"## chartqa (relaxed_accuracy, {SIGLIP})" in text
-    assert f"parcel − vanilla at 256 ({CLIP})" in text
+    assert f"## Methods and budgets compared ({CLIP})" in text
     rows = list(csv.DictReader(io.StringIO(render_report(report, "csv"))))
     assert {(r["benchmark"], r["backbone"]) for r in rows} == {
         (on(name, row), name) for name in (SIGLIP, CLIP) for row in PLAN.benchmarks

@@ -49,7 +49,7 @@ def test_every_form_tells_the_resolution_and_only_where_there_are_several():
     text = render_report(report, "md")
     assert "## chartqa (relaxed_accuracy, 224 px)" in text
     assert "## chartqa (relaxed_accuracy, 448 px)" in text
-    assert "parcel − vanilla at 256 (224 px)" in text
+    assert "## Methods and budgets compared (224 px)" in text
     rows = list(csv.DictReader(io.StringIO(render_report(report, "csv"))))
     assert {(r["benchmark"], r["resolution"]) for r in rows} == {
         ("chartqa", "224"),
