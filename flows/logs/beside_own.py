@@ -53,7 +53,7 @@ def add_logs(
             metric = same_metrics.get(entry.metric, entry.metric)
             _check_metric(log, metric, sections[entry.task])
             aligned.append(dataclasses.replace(entry, metric=metric))
-    theirs = report_logs(aligned)
+    theirs = report_logs(aligned, own_pictures=True)
     # A view is a plan of its own, with its own budgets and seeds.
     parts = [_add_sections(report, theirs, sub_plan) for sub_plan in plan.views]
     return dataclasses.replace(
