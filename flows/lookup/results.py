@@ -1,6 +1,7 @@
 """`parcel results`: shows the table of a run, or of a file of scores."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from flows.config.validation import config_adapter, first_problem
 from flows.logs.beside_own import add_logs
 from flows.logs.item_log import ItemLog, ItemLogError
 from flows.logs.logs_report import read_logs, report_logs
-from flows.logs.own_questions import read_questions
+from flows.logs.own_questions import read_fields, read_questions
 from flows.lookup.runs import find_run, results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
@@ -27,6 +28,7 @@ from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from infra.yaml_text import load_yaml
+from model.eval.metrics.scores import Fields
 
 OF_RUNS = ("comparisons", "cells", "asked")
 """Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
@@ -208,7 +210,13 @@ def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
         if any(cell.scores for cell in section.cells)
     }
     questions = {name: read_questions(beside.store.get(key).path) for name, key in keys.items()}
-    return add_logs(report, plan, logs, questions, beside.same_metrics)
+
+    @functools.cache  # Several models may have answered one benchmark.
+    def fields_of(benchmark: str) -> Mapping[str, Fields]:
+        data = beside.store.get(keys[benchmark]).manifest.inputs["data"]
+        return read_fields(beside.store.get(data.key).uri)
+
+    return add_logs(report, plan, logs, questions, beside.same_metrics, fields_of)
 
 
 def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:
