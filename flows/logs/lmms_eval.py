@@ -138,6 +138,7 @@ def _settings(
             "metric_list": _entries(config, "metric_list", "metric", metric),
             "filter_list": _entries(config, "filter_list", "name", answer_filter),
             **{name: of_run.get(name) for name in ("gen_kwargs", "offset", "fewshot_seed")},
+            **{name: results.get(name) for name in ("system_instruction", "fewshot_as_multiturn")},
             "direction": _direction(results, task, metric),
             "filter": answer_filter,
             "limit": "none" if "limit" in of_run and not of_run["limit"] else of_run.get("limit"),
