@@ -19,7 +19,7 @@ def add_logs(
     logs: Sequence[ItemLog],
     questions: Mapping[str, Sequence[OwnQuestion]],
     same_metrics: Mapping[str, str],
-    read_fields: Callable[[str], Mapping[str, Fields]] | None = None,
+    read_fields: Callable[[str], Mapping[str, Fields]] = lambda _: {},
 ) -> Report:
     """Returns the report with the models of some logs as further methods.
 
@@ -34,8 +34,7 @@ def add_logs(
       logs: logs of other systems.
       questions: benchmark -> its questions, of those that have items.
       same_metrics: name of a metric in a log -> the name of the same metric of ours.
-      read_fields: function from a benchmark to id -> fields of its records, which our metric needs;
-        None leaves the logs' own scores.
+      read_fields: function from a benchmark to id -> fields of its records, which our metric needs.
 
     Raises:
       ItemLogError: if a log has no benchmark's questions, another metric, a method's name, or a
@@ -59,7 +58,7 @@ def add_logs(
             metric = same_metrics.get(entry.metric, entry.metric)
             _check_metric(log, metric, sections[entry.task])
             entry = dataclasses.replace(entry, metric=metric)
-            scored, note = _score_again(entry, read_fields) if read_fields else (entry, "")
+            scored, note = _score_again(entry, read_fields)
             aligned.append(scored)
             notes += [note] if note else []
     theirs = report_logs(aligned, own_pictures=True)

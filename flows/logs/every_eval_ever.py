@@ -24,11 +24,14 @@ from flows.logs.log_checks import (
     picture_of,
     sorted_items,
 )
-from flows.logs.settings import EVALUATOR, HIGHER, LOWER, stated_settings
+from flows.logs.settings import is_lower_better, stated_settings
 from flows.report.every_eval_ever_files import LIBRARY, SAMPLES_END
 
 FILES = f"*{SAMPLES_END} beside *.json"
 """What is read, for a message."""
+
+_WITH_SETTINGS = ("metric_config", "source_data", "generation_config")
+"""Members of a result that state how it came about."""
 
 _PSEUDO_TOLERANCE = 1e-5
 """As `MEAN_TOLERANCE`, where the items have pseudo-values, which are derivatives."""
@@ -102,27 +105,19 @@ def read_log(path: Path) -> ItemLog:
 
 def _settings(evaluation: Mapping[str, Any], result: Mapping[str, Any], num: int) -> dict[str, Any]:
     """Returns the settings that an evaluation states for a result with a number of items."""
-    parts = {
-        name: result.get(name) for name in ("metric_config", "source_data", "generation_config")
-    }
-    library, is_lower = evaluation.get("eval_library"), _is_lower_better(result)
-    known = [library.get(name) for name in ("name", "version")] if isinstance(library, dict) else []
-    uncertainty = optional_object(optional_object(result, "score_details"), "uncertainty")
-    scored = uncertainty.get("num_samples")
+    library = optional_object(evaluation, "eval_library")
+    scored = optional_object(optional_object(result, "score_details"), "uncertainty")
+    total = scored.get("num_samples")
     return stated_settings(
         {
-            "direction": None if is_lower is None else LOWER if is_lower else HIGHER,
-            EVALUATOR: " ".join(str(part) for part in known if part),
+            "evaluator": " ".join(
+                str(library[of]) for of in ("name", "version") if library.get(of)
+            ),
             # Where the score is over more items than the file has.
-            "limit.samples": scored if isinstance(scored, int) and scored > num else None,
-            **parts,
+            "limit.samples": total if isinstance(total, int) and total > num else None,
+            **{name: result.get(name) for name in _WITH_SETTINGS},
         }
     )
-
-
-def _is_lower_better(result: Mapping[str, Any]) -> bool | None:
-    value = optional_object(result, "metric_config").get("lower_is_better")
-    return value if isinstance(value, bool) else None
 
 
 def _readable_result(
@@ -130,7 +125,7 @@ def _readable_result(
 ) -> tuple[Mapping[str, Any], list[_Row]]:
     """Returns the first result whose score is the mean of its items' scores, and their lines."""
     names = []
-    for result in sorted(results, key=lambda result: _is_lower_better(result) or False):
+    for result in sorted(results, key=lambda result: is_lower_better(_settings({}, result, 0))):
         result_id = result.get("evaluation_result_id")
         of_result = [
             (place, row)

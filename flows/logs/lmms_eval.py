@@ -22,7 +22,7 @@ from flows.logs.log_checks import (
     picture_of,
     sorted_items,
 )
-from flows.logs.settings import EVALUATOR, HIGHER, LOWER, stated_settings
+from flows.logs.settings import is_lower_better, stated_settings
 
 SAMPLES = "_samples_"
 RESULTS_END = "_results.json"
@@ -31,6 +31,10 @@ FILES = f"*{SAMPLES}TASK.jsonl beside *{RESULTS_END}"
 
 SPREAD_ENDS = ("_stderr", "_clt", "_clustered")
 """Ends of the names of numbers that are no means."""
+
+
+_OF_TASKS = ("configs", "versions", "n-shot", "n-samples", "higher_is_better")
+"""Members of the results that have a value for each task."""
 
 
 def find_logs(folder: Path) -> list[Path]:
@@ -102,7 +106,7 @@ def _metric_and_filter(
     # "relaxed,none": the metric and the filter of the answers.
     keys = [tuple(key.partition(",")[::2]) for key, mean in means.items() if is_number(mean)]
     found = [(name, of) for name, of in keys if not name.endswith(SPREAD_ENDS)]
-    for name, of in sorted(found, key=lambda key: _direction(results, task, key[0]) == LOWER):
+    for name, of in sorted(found, key=lambda key: is_lower_better(_settings(results, task, *key))):
         mean = means[f"{name},{of}" if of else name]
         values = [row.get(name) for _, row in rows]
         numbers = [float(value) for value in values if is_number(value)]
@@ -122,40 +126,27 @@ def _settings(
     results: Mapping[str, Any], task: str, metric: str, answer_filter: str
 ) -> dict[str, Any]:
     """Returns the settings that the results state for a task."""
-    config = optional_object(optional_object(results, "configs"), task)
-    of_run = optional_object(results, "config")
-    sizes = optional_object(optional_object(results, "n-samples"), task)
-    version = optional_object(results, "versions").get(task)
-    library = results.get("lmms_eval_version")
+    of_task = {name: optional_object(results, name).get(task) for name in _OF_TASKS}
+    config, of_run = optional_object(of_task, "configs"), optional_object(results, "config")
+    version = results.get("lmms_eval_version")
     return stated_settings(
         {
-            # "Yaml" and "N/A" stand where a task has no version.
-            "version": None if version in ("Yaml", "N/A") else version,
-            "few-shot": optional_object(results, "n-shot").get(task),
+            **{name: of_task[name] for name in ("versions", "n-shot", "n-samples")},
             **config,
             "test_split": config.get("test_split") or config.get("validation_split"),
             # Of several metrics and filters, those that made this score.
             "metric_list": _entries(config, "metric_list", "metric", metric),
+            "metric": {
+                "higher_is_better": optional_object(of_task, "higher_is_better").get(metric)
+            },
             "filter_list": _entries(config, "filter_list", "name", answer_filter),
-            **{name: of_run.get(name) for name in ("gen_kwargs", "offset", "fewshot_seed")},
-            **{name: results.get(name) for name in ("system_instruction", "fewshot_as_multiturn")},
-            "direction": _direction(results, task, metric),
             "filter": answer_filter,
-            "limit": "none" if "limit" in of_run and not of_run["limit"] else of_run.get("limit"),
-            "limit.samples": sizes.get("original"),
-            EVALUATOR: f"lmms-eval {library}" if library else None,
+            **{name: of_run.get(name) for name in ("gen_kwargs", "offset", "fewshot_seed")},
+            "limit": of_run.get("limit") or ("none" if "limit" in of_run else None),
+            **{name: results.get(name) for name in ("system_instruction", "fewshot_as_multiturn")},
+            "evaluator": f"lmms-eval {version}" if version else None,
         }
     )
-
-
-def _direction(results: Mapping[str, Any], task: str, metric: str) -> str | None:
-    entries = _entries(
-        optional_object(optional_object(results, "configs"), task), "metric_list", "metric", metric
-    )
-    of_task = optional_object(optional_object(results, "higher_is_better"), task)
-    stated = [of_task.get(metric), *(entry.get("higher_is_better") for entry in entries)]
-    known = [value for value in stated if isinstance(value, bool)]
-    return (HIGHER if all(known) else LOWER) if known else None
 
 
 def _entries(config: Mapping[str, Any], field: str, key: str, name: str) -> list[dict[str, Any]]:

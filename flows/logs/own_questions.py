@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
-from model.data.parts import open_parts, records_by_id
 from model.eval.items_file import ItemsFile
 from model.eval.metrics.registry import get_metric
 from model.eval.metrics.scores import Fields
-from model.eval.scorer import Scorer, fields_of
+from model.eval.scorer import Scorer
 
 _COMMAND = re.compile(r"answer \S+ ")
 """What prompts of our own begin with, before the question: "answer en "."""
@@ -50,16 +49,6 @@ def read_questions(folder: Path) -> tuple[OwnQuestion, ...]:
         OwnQuestion(id=name, source=source, prefix=prefix or "", answers=tuple(answers or ()))
         for name, prefix, answers, source in zip(*columns, strict=True)
     )
-
-
-def read_fields(data: str) -> dict[str, Fields]:
-    """Returns id -> fields that metrics read, of the records of a prepared dataset.
-
-    Raises:
-      OSError: if it cannot be read.
-      ValueError: if it has no records.
-    """
-    return {record.id: fields_of(record) for record in records_by_id(open_parts([data]))}
 
 
 def score_again(log: ItemLog, metric: str, fields: Mapping[str, Fields]) -> ItemLog:

@@ -10,10 +10,8 @@ from flows.logs.item_log import ItemLog, ItemLogError
 from flows.report.cells import NO_BUDGET
 from flows.report.text_lists import abbreviate_list
 
-HIGHER, LOWER = "higher is better", "lower is better"
-"""Values of the setting "direction"."""
-
-EVALUATOR = "evaluator"
+_LOWER = "lower is better"
+_EVALUATOR = "evaluator"
 """The evaluation system with its version: the one setting that two logs may differ in."""
 
 EXPECTED = (
@@ -23,38 +21,26 @@ EXPECTED = (
 """What decides scores, whether or not a format has a field for it; the items have the questions."""
 
 _NAMES = {
-    # lmms-eval: configs of tasks, and of the run
-    "dataset_path": "dataset.path",
-    "dataset_name": "dataset.config",
-    "dataset_kwargs": "dataset",
-    "test_split": "split",
-    "num_fewshot": "few-shot",
-    "generation_kwargs": "generation",
-    "gen_kwargs": "generation",
-    "metric_list": "metric",
-    "metadata.version": "version",
+    # lmms-eval
+    **{"dataset_path": "dataset.path", "dataset_name": "dataset.config"},
+    **{"dataset_kwargs": "dataset", "test_split": "split", "metric_list": "metric"},
+    **{"metadata.version": "version", "versions": "version", "n-samples.original": "limit.samples"},
+    **{"num_fewshot": "few-shot", "n-shot": "few-shot"},
+    **{"generation_kwargs": "generation", "gen_kwargs": "generation"},
     # Every Eval Ever
-    "source_data": "dataset",
-    "dataset.additional_details": "dataset",
-    "dataset.dataset_name": "dataset.name",
-    "dataset.hf_repo": "dataset.path",
-    "dataset.hf_split": "split",
-    "dataset.split": "split",
-    "dataset.samples_number": "limit.samples",
-    "generation_config": "generation",
+    **{"source_data": "dataset", "metric_config": "metric", "generation_config": "generation"},
+    **{"dataset.dataset_name": "dataset.name", "dataset.hf_repo": "dataset.path"},
+    **{"dataset.hf_split": "split", "dataset.split": "split"},
+    **{"dataset.samples_number": "limit.samples", "generation.num_fewshot": "few-shot"},
+    **{f"{of}.additional_details": of for of in ("dataset", "metric", "generation")},
     "generation.generation_args": "generation",
-    "generation.additional_details": "generation",
-    "generation.num_fewshot": "few-shot",
-    "metric_config": "metric",
-    "metric.additional_details": "metric",
 }
 """Place of a value in a log -> the setting that it is, which other formats place elsewhere."""
 
 _NO_SETTINGS = {
     # Names for people, splits that nobody is scored on, and what a reader tells by itself.
     *("task", "task_alias", "tag", "group", "group_alias", "training_split", "validation_split"),
-    *("metric.metric", "metric.metric_id", "metric.metric_name"),
-    *("metric.higher_is_better", "metric.lower_is_better"),
+    *("metric.metric", "metric.metric_id", "metric.metric_name", "n-samples.effective"),
     # Where data lie and how they are fetched; what they are is compared item by item.
     *("dataset.token", "dataset.cache_dir", "dataset.source_type", "dataset.sample_ids"),
     *("dataset.data", "dataset.data_sha256", "dataset.inspect_dataset_location"),
@@ -79,7 +65,12 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         for key, member in value.items():
             path = f"{name}.{key}".removeprefix(".")
             yield from _leaves(_NAMES.get(path, path), member)
-    elif value not in (None, "", []) and name not in _NO_SETTINGS:
+    elif name in ("metric.higher_is_better", "metric.lower_is_better"):
+        if isinstance(value, bool):
+            is_higher = value == (name == "metric.higher_is_better")
+            yield "direction", "higher is better" if is_higher else _LOWER
+    # "Yaml" and "N/A" are lmms-eval's versions of tasks without one.
+    elif value not in (None, "", [], "Yaml", "N/A") and name not in _NO_SETTINGS:
         yield name, _plain(value)
 
 
@@ -94,6 +85,11 @@ def _plain(value: Any) -> Any:
         if isinstance(parsed, bool | int | float) and str(parsed).lower() == text.lower():
             return parsed
     return _ADDRESS.sub("", text)
+
+
+def is_lower_better(settings: Mapping[str, Any]) -> bool:
+    """Returns whether the settings state a metric of which lower scores are better."""
+    return settings.get("direction") == _LOWER
 
 
 def difference_error(file: str, field: str, got: Any, expected: Any, other: str) -> ItemLogError:
@@ -117,9 +113,9 @@ def check_settings(logs: Iterable[ItemLog]) -> None:
     for log in logs:
         for name, value in _settings(log).items():
             first, file = stated.setdefault(name, (value, log.file))
-            if value != first and name != EVALUATOR:
+            if value != first and name != _EVALUATOR:
                 raise difference_error(log.file, name, value, first, file)
-        lower = log if log.settings.get("direction") == LOWER else lower
+        lower = log if is_lower_better(log.settings) else lower
     if lower:
         raise ItemLogError(
             f"{lower.file}: metric must be one whose higher values are better, got "
@@ -133,20 +129,19 @@ def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
     Args:
       tasks: task -> its logs.
     """
-    unstated: dict[str, list[str]] = {}
-    notes = []
+    notes, unstated = list[str](), dict[str, list[str]]()
     for task, logs in tasks.items():
         if missing := _unstated(logs):
             unstated.setdefault(abbreviate_list(missing, len(EXPECTED)), []).append(task)
         num = len(logs[0].items)
-        totals = [total for log in logs if (total := log.settings.get("limit.samples"))]
-        limits = [limit for log in logs if (limit := log.settings.get("limit", "none")) != "none"]
-        if totals and isinstance(totals[0], int | float) and totals[0] > num:
-            notes.append(f"Scores of {task} are over {num:,} of its {totals[0]:,} items.")
-        elif limits and not totals:
+        stated = {name: value for log in logs for name, value in log.settings.items()}
+        total, limit = stated.get("limit.samples"), stated.get("limit", "none")
+        if isinstance(total, int) and total > num:
+            notes.append(f"Scores of {task} are over {num:,} of its {total:,} items.")
+        elif total is None and limit != "none":
             notes.append(f"Scores of {task} are over the {num:,} items that its limit left.")
-        libraries = dict.fromkeys(log.settings.get(EVALUATOR, "") for log in logs)
-        if len(names := [name for name in libraries if name]) > 1:
+        evaluators = dict.fromkeys(str(log.settings.get(_EVALUATOR, "")) for log in logs)
+        if len(names := [name for name in evaluators if name]) > 1:
             notes.append(f"Logs of {task} are of {' and '.join(names)}, which may score otherwise.")
     return [
         f"Not stated by all logs of {', '.join(of)}, so nothing shows that they are the same: "
@@ -156,25 +151,19 @@ def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
 
 
 def _settings(log: ItemLog) -> dict[str, Any]:
-    own = {"metric": log.metric, "split": log.split}
-    return {**{name: value for name, value in own.items() if value}, **log.settings}
+    has_questions = all(item.question or item.prompt for item in log.items)
+    fields = {"metric": log.metric, "split": log.split, "questions": has_questions}
+    return {**{name: value for name, value in fields.items() if value}, **log.settings}
 
 
 def _unstated(logs: list[ItemLog]) -> list[str]:
     # Logs of our own have all that decides their scores in their store.
-    stated = [
-        {
-            **_settings(log),
-            **dict.fromkeys(["questions"] * all(i.question or i.prompt for i in log.items)),
-        }
-        for log in logs
-        if log.budget == NO_BUDGET
-    ]
+    stated = [_settings(log) for log in logs if log.budget == NO_BUDGET]
     names = dict.fromkeys((*EXPECTED, *(name for one in stated for name in one)))
     missing = [
         name
         for name in names
-        if any(not any(f"{own}.".startswith(f"{name}.") for own in one) for one in stated)
+        if not all(any(f"{own}.".startswith(f"{name}.") for own in one) for one in stated)
     ]
     # "generation" says "generation.temperature", too.
     return [name for name in missing if name == (root := name.split(".")[0]) or root not in missing]

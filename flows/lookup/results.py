@@ -12,7 +12,7 @@ from flows.config.validation import config_adapter, first_problem
 from flows.logs.beside_own import add_logs
 from flows.logs.item_log import ItemLog, ItemLogError
 from flows.logs.logs_report import read_logs, report_logs
-from flows.logs.own_questions import read_fields, read_questions
+from flows.logs.own_questions import read_questions
 from flows.lookup.runs import find_run, results_artifact
 from flows.report.by_question_type import question_types_to_csv
 from flows.report.cells import Plan, Report
@@ -28,7 +28,9 @@ from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from infra.yaml_text import load_yaml
+from model.data.parts import open_parts, records_by_id
 from model.eval.metrics.scores import Fields
+from model.eval.scorer import fields_of
 
 OF_RUNS = ("comparisons", "cells", "asked")
 """Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
@@ -212,11 +214,12 @@ def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
     questions = {name: read_questions(beside.store.get(key).path) for name, key in keys.items()}
 
     @functools.cache  # Several models may have answered one benchmark.
-    def fields_of(benchmark: str) -> Mapping[str, Fields]:
+    def read_fields(benchmark: str) -> Mapping[str, Fields]:
         data = beside.store.get(keys[benchmark]).manifest.inputs["data"]
-        return read_fields(beside.store.get(data.key).uri)
+        parts = open_parts([beside.store.get(data.key).uri])
+        return {record.id: fields_of(record) for record in records_by_id(parts)}
 
-    return add_logs(report, plan, logs, questions, beside.same_metrics, fields_of)
+    return add_logs(report, plan, logs, questions, beside.same_metrics, read_fields)
 
 
 def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:

@@ -127,6 +127,7 @@ def test_what_is_no_setting_may_differ(tmp_path: Path):
     text = show_logs([tmp_path], "md")
     assert "b − a" in text
     assert "Not stated" not in text
+    assert "Scores of chartqa are over" not in text
 
 
 @pytest.mark.parametrize(
@@ -205,6 +206,13 @@ def test_what_is_not_stated_is_noted_once_for_all_tasks(tmp_path: Path):
     assert len(notes) == 2
 
 
+def test_a_part_of_a_setting_that_one_log_states_is_noted(tmp_path: Path):
+    _lmms(tmp_path, "a", _put(f"{CONFIG}/generation_kwargs/top_p", 0.9))
+    _lmms(tmp_path, "b")
+    (note,) = (n for n in show_logs([tmp_path], "md").splitlines() if n.startswith("Not stated"))
+    assert note.endswith("the same: generation.top_p.")
+
+
 def test_questions_that_no_log_has_are_noted(tmp_path: Path):
     def nameless(evaluation: dict[str, Any], rows: list[Any]) -> None:
         for row in rows:
@@ -256,8 +264,12 @@ def test_several_versions_of_an_evaluator_are_noted(tmp_path: Path):
                                    "configs/chartqa/metric_list/0/higher_is_better"])  # fmt: skip
 @pytest.mark.parametrize("form", ["md", "latex", "comparisons"])
 def test_a_metric_of_which_lower_is_better_is_in_no_table(tmp_path: Path, where: str, form: str):
+    def lower(results: dict[str, Any]) -> None:
+        _put("higher_is_better", {})(results)
+        _put(where, False)(results)
+
     for model in "ab":
-        _lmms(tmp_path, model, _put(where, False))
+        _lmms(tmp_path, model, lower)
     with pytest.raises(ConfigError, match=r"metric must be one whose higher .* got 'relaxed', of "):
         show_logs([tmp_path], form)
 
@@ -302,5 +314,7 @@ def test_pictures_of_two_tasks_are_one_only_by_digest(tmp_path: Path):
     known, notes = _sources(tmp_path / "digests", digests)
     assert known == {*digests}
     assert "Pictures of" not in notes
+    write_evaluation(tmp_path / "one")  # Whose pictures have names, too.
+    assert "Pictures of" not in show_logs([tmp_path / "one"], "md")
     mixed, _ = _sources(tmp_path / "mixed", ["7", "7", *digests[:2]])
     assert len(mixed) == 3
