@@ -9,7 +9,6 @@ from pathlib import Path
 
 from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
 from model.eval.items_file import ItemsFile
-from model.eval.metrics.registry import get_metric
 from model.eval.metrics.scores import Fields
 from model.eval.scorer import Scorer
 
@@ -56,10 +55,8 @@ def score_again(log: ItemLog, metric: str, fields: Mapping[str, Fields]) -> Item
 
     Raises:
       KeyError: if an item has no fields, or lacks one that the metric reads.
-      ValueError: if the metric reads masks, an answer is no text, or the metric refuses one.
+      ValueError: if an answer is no text, or the metric refuses one.
     """
-    if get_metric(metric).reads_masks:
-        raise ValueError("it reads masks, for which logs have no codec.")
     scorer = Scorer(metric)
     for item in log.items:
         if item.answer is None:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -28,6 +29,7 @@ from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from infra.yaml_text import load_yaml
+from model import files
 from model.data.parts import open_parts, records_by_id
 from model.eval.metrics.scores import Fields
 from model.eval.scorer import fields_of
@@ -215,9 +217,15 @@ def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
 
     @functools.cache  # Several models may have answered one benchmark.
     def read_fields(benchmark: str) -> Mapping[str, Fields]:
-        data = beside.store.get(keys[benchmark]).manifest.inputs["data"]
-        parts = open_parts([beside.store.get(data.key).uri])
-        return {record.id: fields_of(record) for record in records_by_id(parts)}
+        inputs = beside.store.get(keys[benchmark]).manifest.inputs
+        codec = dict[str, Any]()
+        if "mask_codec" in inputs:
+            from model.masks.codec import MaskCodec  # Which imports JAX; few metrics read masks.
+
+            path = beside.store.get(inputs["mask_codec"].key).path / files.MASK_CODEC
+            codec["decode_mask"] = MaskCodec.load(path).decode
+        parts = open_parts([beside.store.get(inputs["data"].key).uri])
+        return {record.id: {**fields_of(record), **codec} for record in records_by_id(parts)}
 
     return add_logs(report, plan, logs, questions, beside.same_metrics, read_fields)
 

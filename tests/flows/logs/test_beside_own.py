@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flows.logs.beside_own import add_logs
@@ -19,11 +20,16 @@ from flows.report.items import items_by_source, mean_item_score
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from infra.errors import ConfigError
 from infra.store.store import Store
+from model.eval.metrics.miou import miou
+from model.eval.scorer import fields_of
+from model.masks.codec import MaskCodec, init_params
+from model.masks.config import MaskCodecConfig
 from tests.flows.logs.evaluations import write_evaluation
 from tests.flows.logs.lmms_logs import write_logs
-from tests.flows.pages.studies import write_study
+from tests.flows.pages.studies import MASK, write_study
 from tests.flows.report.test_gather import PLAN as GATHER_PLAN
 from tests.flows.report.test_gather import QUESTIONS, results_of, study
+from tests.model.tiny_data import mask_record
 
 NUM = 40
 """Number of questions; four ask about each picture."""
@@ -311,5 +317,25 @@ def test_a_metric_has_all_fields_of_our_records():
     log = ItemLog(file="f", model="a", task="t", metric="mmmu", split="", items=(item,))
     fields = {question.id: {"id": question.id, "answers": ["B"], "options": ["red", "blue"]}}
     assert [scored.score for scored in score_again(log, "mmmu", fields).items] == [1.0]
-    with pytest.raises(ValueError, match="reads masks, for which logs have no codec"):
-        score_again(log, "miou", fields)
+
+
+def test_masks_are_scored_again_with_the_codec_of_the_run(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    write_study(store, benchmarks=("shapes",), seeds=(11, 23), num_items=6, metric="miou")
+    records = [mask_record(number) for number in range(6)]
+    drawn = [record.suffixes[0].replace("<mask>", MASK) for record in records]
+    answers = ["no idea"] * 3 + drawn[3:]
+    write_evaluation(
+        tmp_path / "logs", "theirs", [1.0] * 6, metric="miou", answers=answers,
+        ids=[record.id for record in records], texts=["segment it"] * 6, targets=[[]] * 6,
+    )  # fmt: skip
+    text = show_logs([tmp_path / "logs"], "md", beside=OwnRun(store=store, run="toy"))
+    params = init_params(MaskCodecConfig(width=8), 2)
+    decode = MaskCodec({name: np.asarray(value) for name, value in params.items()}).decode
+    fields = [{**fields_of(record), "decode_mask": decode} for record in records]
+    ious = [miou(*pair).score for pair in zip(drawn[3:], fields[3:], strict=True)]
+    assert sum(ious) > 0
+    assert (
+        f"Answers of theirs on shapes are scored again by miou: {100 * sum(ious) / 6:.1f}, where "
+        f"its log has 100.0; 6 of 6 items differ."
+    ) in text
