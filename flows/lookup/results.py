@@ -201,7 +201,9 @@ def show_logs(
         raise ConfigError(f"--predictions: {error}") from None
     if form == "comparisons":
         return comparisons_to_csv(report)
-    return render_report(_label(report, labels), form)
+    # LaTeX's tables have no notes: whoever pastes one reads in comments what logs do not state.
+    comments = [f"% {note}\n" for note in report.notes] if form == "latex" else []
+    return render_report(_label(report, labels), form) + "".join(comments)
 
 
 def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:

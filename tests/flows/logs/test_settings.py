@@ -248,7 +248,9 @@ def test_a_part_of_a_dataset_is_noted(tmp_path: Path, change: Change, note: str 
 )
 def test_a_part_of_an_evaluation_is_noted(tmp_path: Path, change: Change):
     _evaluation(tmp_path, "a", change)
-    assert "Scores of chartqa are over 4 of its 900 items." in show_logs([tmp_path], "md")
+    note = "Scores of chartqa are over 4 of its 900 items."
+    for form, line in (("md", note), ("latex", f"% {note}")):
+        assert line in show_logs([tmp_path], form).splitlines()
 
 
 def test_several_versions_of_an_evaluator_are_noted(tmp_path: Path):
