@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +22,8 @@ from flows.report.every_eval_ever_files import write_evaluations
 from flows.report.hub_results import write_hub_results
 from flows.report.items_table import scores_of, write_items_table
 from flows.report.json_file import read_json
+from flows.report.pareto import draw_pareto
+from flows.report.plot import FORMS, draw_scores
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.report.table_labels import TableLabels, label_report
@@ -41,6 +43,12 @@ what was asked."""
 IN_FILES = ("items", "eee", "hub")
 """Formats of runs that are files for other programs, see `write_results`."""
 
+FIGURES: Mapping[str, Callable[[Report, str], bytes]] = {
+    "scores": draw_scores,
+    "pareto": draw_pareto,
+}
+"""Figures of a run, see `write_figure`."""
+
 
 def show_results(
     store: Store,
@@ -59,13 +67,13 @@ def show_results(
       form: one of `FORMATS`, or of `OF_RUNS` with a run.
       scores: a score file, instead of a run.
       mixed: whether to average a run's scores over several library versions and accelerators.
-      labels: a YAML file with `methods`, `benchmarks` and `budgets` as in `TableLabels`.
+      labels: a YAML file as in `TableLabels`.
 
     Raises:
       ConfigError: if the request or the score file is wrong.
     """
     if form not in (*FORMATS, *OF_RUNS):
-        formats = ", ".join((*FORMATS, *OF_RUNS, *IN_FILES))
+        formats = ", ".join((*FORMATS, *OF_RUNS, *IN_FILES, *FORMS))
         raise ConfigError(f"--format must be one of {formats}, html, got {form!r}.")
     if labels is not None and form not in FORMATS:
         raise ConfigError(f"--labels needs one of {', '.join(FORMATS)}, got --format {form}.")
@@ -86,8 +94,7 @@ def show_results(
         if form == "comparisons":
             return (results.path / "comparisons.csv").read_text(encoding="utf-8")
         if labels is not None:
-            report = read_json((results.path / "results.json").read_text(encoding="utf-8"))
-            return render_report(_label(report, labels), form)
+            return render_report(_shown_report(store, results, labels, mixed=False), form)
         return (results.path / f"results.{form}").read_text(encoding="utf-8")
     if run is not None or scores is None:
         got = "neither" if run is None else "both"
@@ -153,6 +160,48 @@ def write_results(
             f"left out, no dataset of the Hub is known to be what was scored: {', '.join(left_out)}"
         )
     return lines
+
+
+def write_figure(
+    store: Store,
+    run: str,
+    form: str,
+    out: Path,
+    figure: str = "scores",
+    *,
+    mixed: bool = False,
+    labels: Path | None = None,
+) -> None:
+    """Writes a figure of a run, for a paper or a talk.
+
+    Args:
+      store: the store that holds the runs.
+      run: a study's name.
+      form: one of `plot.FORMS`; SVG and PDF are drawn in vectors.
+      out: the file.
+      figure: one of `FIGURES`.
+      mixed: as for `show_results`.
+      labels: as for `show_results`.
+
+    Raises:
+      ConfigError: if the request is wrong, or the file is there or cannot be written.
+    """
+    if figure not in FIGURES:
+        raise ConfigError(f"--figure must be one of {', '.join(FIGURES)}, got {figure!r}.")
+    report = _shown_report(store, results_artifact(store, run), labels, mixed=mixed)
+    try:
+        with out.open("xb") as file:
+            file.write(FIGURES[figure](report, form))
+    except FileExistsError:
+        raise ConfigError(f"--out must be a new file, got {out}; name another one.") from None
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror or error}.") from None
+
+
+def _shown_report(store: Store, results: Artifact, labels: Path | None, *, mixed: bool) -> Report:
+    if mixed:
+        return _label(report_of(store, results, mixed=True)[0], labels)
+    return _label(read_json((results.path / "results.json").read_text(encoding="utf-8")), labels)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,10 +282,8 @@ def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
 
 
 def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:
-    report, _ = report_of(store, results, mixed=True)
-    if form == "comparisons":
-        return comparisons_to_csv(report)
-    return render_report(_label(report, labels), form)
+    report = _shown_report(store, results, labels, mixed=True)
+    return comparisons_to_csv(report) if form == "comparisons" else render_report(report, form)
 
 
 def _label(report: Report, path: Path | None) -> Report:

@@ -76,7 +76,9 @@ class CellPair:
     def draws(self) -> str:
         """Numbers of draws in the interval: "3 seeds, 1 pretraining, 900 items"."""
         found = self.difference
-        return draws_text(found.seeds, found.pretrainings, found.items) if found else ""
+        if not found:
+            return ""
+        return draws_text(found.seeds, found.pretrainings, found.items, found.pictures)
 
 
 def _find_side(study: Study, parts: Sequence[str]) -> Side:
@@ -201,24 +203,12 @@ def incomparable_reason(store: Store, first: Side, second: Side, key: tuple[obje
 def _difference_in_table(section: Section, a: Cell, b: Cell) -> ScoreInterval | None:
     """Returns the difference b - a of a table; None if it does not compare them."""
     # The table knows more of two of its cells than their own seeds: those of its other benchmarks.
-    signs = {(b.method, a.method): 1, (a.method, b.method): -1}
-    for entry in section.comparisons:
-        sign = signs.get((entry.method, entry.other))
-        if not sign or not entry.budget == a.budget == b.budget:
-            continue
-        if entry.low is None or entry.high is None:
-            continue
-        low, high = sorted((sign * entry.low, sign * entry.high))
-        return ScoreInterval(
-            mean=sign * entry.mean,
-            low=low,
-            high=high,
-            p=entry.p,
-            over=entry.over,
-            seeds=entry.seeds,
-            pretrainings=entry.pretrainings,
-            items=entry.items,
-        )
+    for entry in (turned for one in section.comparisons for turned in (one, one.reverse)):
+        other_budget = entry.budget if entry.other_budget is None else entry.other_budget
+        compared = entry.method, entry.budget, entry.other, other_budget
+        if compared == (b.method, b.budget, a.method, a.budget) and entry.low is not None:
+            names = (field.name for field in dataclasses.fields(ScoreInterval))
+            return ScoreInterval(**{name: getattr(entry, name) for name in names})
     return None
 
 

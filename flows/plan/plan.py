@@ -20,6 +20,7 @@ from flows.graph.costs import num_images_of
 from flows.graph.graph import mixture_of
 from flows.graph.specs import decode_of
 from flows.plan.dataset_sizes import DatasetSizes
+from flows.plan.detectable import describe_detectable
 from flows.plan.microbatches import (
     PlannedProgram,
     describe_microbatches,
@@ -233,6 +234,7 @@ def plan_of(
             parts = [planner.transfers] if view.fine_tunings else []
             for planned in (*parts, planner.evaluations) if view.rows else parts:
                 trainings += [planned(view, method, pretrainings) for method in view.methods]
+            planner.note_detectable(view)
     return ResourcePlan(
         study=config.name,
         topology=topology,
@@ -484,6 +486,14 @@ class _Planner:
                 f"{stage} trains on {chips.count} of the {named.num_chips} chips of {named}; "
                 f"compute.gpus_per_stage and gpus_per_cell say on how many"
             ] = None
+
+    def note_detectable(self, view: StudyView) -> None:
+        """Notes which differences between methods the rows of a view can find."""
+        sizes = {name: self._sizes.num_eval(view, name) for name in view.rows}
+        items = {name: num for name, num in sizes.items() if num}
+        if items and len(view.methods) > 1:
+            text = describe_detectable(items, len(view.seed_pairs))
+            self.notes[f"{text}{view.view_suffix and f' ({view.view_suffix})'}"] = None
 
     def all_notes(self) -> Iterator[str]:
         """Yields the notes, the last of them on the sizes of datasets."""

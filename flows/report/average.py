@@ -65,6 +65,7 @@ def _aggregate_cells(name: str, cells: list[Cell], of: int, section: Section) ->
         budget=cells[0].budget,
         rows=len(retentions),
         expected=len(cells),
+        benchmarks=tuple(c.benchmark for c in cells),
         of=of,
         mean=statistics.mean(means) if len(means) == len(cells) else None,
         std=_std_of_mean(cells) if len(means) == len(cells) else None,

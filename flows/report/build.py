@@ -17,6 +17,7 @@ from flows.report.items import (
     without_sources,
 )
 from flows.report.margin import margin_errors
+from flows.report.retention import add_mean_intervals, add_retention_intervals
 from flows.report.spread import summarize_scores
 
 
@@ -95,7 +96,9 @@ def _plan_report(
         )
         for b in plan.benchmarks
     )
+    sections = add_retention_intervals(sections, plan)
     aggregates = group_means(sections, plan.groups, plan.group_sizes)
+    aggregates = add_mean_intervals(aggregates, sections, plan)
     # After the means: a comparison needs all cells of its benchmark, and changes none of them.
     sections, comparisons = compare_methods(sections, plan)
     return Report(
@@ -198,6 +201,7 @@ def _build_section(
             cost=costs.get((method, budget)),
             pretrainings=interval.pretrainings if interval else 0,
             items=interval.items if interval else 0,
+            pictures=interval.pictures if interval else 0,
         )
 
     # `cell` above reads `costs` and `reference`, which are set from here on. It is first called

@@ -46,12 +46,17 @@ def score_latex(section: Section, cell: Cell, place: int) -> str:
     above = _finished_text(cell)
     if cell.mean is None:
         return "--" + (f"$^{{{above}}}$" if above else "")
-    return _ranked_latex(cell.mean, cell.std, place, above + "*" * section.stands_out(cell))
+    stars = "*" * section.stands_out(cell)
+    return _ranked_latex(cell.mean, _spread_latex(cell), place, above + stars)
 
 
 def mean_latex(entry: Aggregate, place: int) -> str:
     """Returns the mean score over several benchmarks as `score_latex` writes a score."""
-    return "--" if entry.mean is None else _ranked_latex(entry.mean, entry.std, place)
+    return "--" if entry.mean is None else _ranked_latex(entry.mean, _spread_latex(entry), place)
+
+
+def _spread_latex(scored: Cell | Aggregate) -> str:
+    return "" if scored.std is None else rf"\pm {scored.std:.1f}"
 
 
 def number_latex(value: float | None, place: int) -> str:
@@ -62,30 +67,57 @@ def number_latex(value: float | None, place: int) -> str:
     return form % value
 
 
-def _ranked_latex(value: float, std: float | None, place: int, above: str = "") -> str:
+def retention_latex(scored: Cell | Aggregate, place: int) -> str:
+    """Returns `$95.3_{[90.1, 100.6]}$`, `retention_text` in LaTeX."""
+    if scored.retention is None:
+        return "--"
+    return _ranked_latex(scored.retention, _ends_text(scored).strip(), place)
+
+
+def difference_latex(entry: Comparison) -> str:
+    """Returns `$+2.1_{[0.4, 3.9]}^{*}$`, `difference_text` in LaTeX."""
+    number, _, ends = difference_text(entry).removesuffix(" *").partition(" ")
+    below = f"_{{{ends}}}" if ends else ""
+    return f"${number}{below}{'^{*}' if entry.is_sure else ''}$"
+
+
+def _ranked_latex(value: float, below: str, place: int, above: str = "") -> str:
     number = rf"\mathbf{{{value:.1f}}}" if place == 1 else f"{value:.1f}"
-    spread = "" if std is None else rf"_{{\pm {std:.1f}}}"
-    text = f"${number}{spread}{f'^{{{above}}}' if above else ''}$"
+    scripts = "".join(f"{sign}{{{text}}}" for sign, text in (("_", below), ("^", above)) if text)
+    text = f"${number}{scripts}$"
     return rf"\underline{{{text}}}" if place == 2 else text
 
 
-def interval_text(cell: Cell) -> str:
+def interval_text(scored: Cell | Aggregate) -> str:
     """Returns `55.0 … 65.0`, the ends of the 95 % interval."""
-    if cell.low is None or cell.high is None:
+    if scored.low is None or scored.high is None:
         return MISSING
-    return f"{number_text(cell.low)} … {number_text(cell.high)}"
+    return f"{number_text(scored.low)} … {number_text(scored.high)}"
 
 
-def range_text(counts: Sequence[int]) -> str:
+def retention_text(scored: Cell | Aggregate) -> str:
+    """Returns `95.3 [90.1, 100.6]`, a retention with its 95 % interval."""
+    return f"{number_text(scored.retention)}{_ends_text(scored)}"
+
+
+def _ends_text(scored: Cell | Aggregate) -> str:
+    if scored.retention_low is None or scored.retention_high is None:
+        return ""
+    return f" [{number_text(scored.retention_low)}, {number_text(scored.retention_high)}]"
+
+
+def range_text(counts: Sequence[float]) -> str:
     """Returns `3`, or `2–3` where the counts differ; a dash where all are 0, which is unknown."""
     ends = dict.fromkeys((min(counts, default=0), max(counts, default=0)))
     return "–".join(map(str, ends)) if any(ends) else MISSING
 
 
 def margin_text(cell: Cell) -> str:
-    """Returns `38.2 ± 2.1`, the margin over chance and its error; ✗ marks a margin too small."""
-    error = "" if cell.error is None or cell.margin is None else f" ± {cell.error:.1f}"
-    return f"{number_text(cell.margin)}{error}{' ✗' if cell.above_chance is False else ''}"
+    """Returns `38.2 (18.2 errors)`, the margin over chance; ✗ marks one that is too small."""
+    errors = ""
+    if cell.error and cell.margin is not None and cell.margin > 0:
+        errors = f" ({number_text(cell.margin / cell.error)} errors)"
+    return f"{number_text(cell.margin)}{errors}{' ✗' if cell.above_chance is False else ''}"
 
 
 def mean_score_text(entry: Aggregate) -> str:
@@ -105,7 +137,7 @@ def num_rows_text(entry: Aggregate) -> str:
 def mean_retention_text(entry: Aggregate) -> str:
     """Returns the retention; if benchmarks are missing, a dash and the mean of the others."""
     if entry.retention is not None:
-        return number_text(entry.retention)
+        return retention_text(entry)
     rows = f"{entry.rows}/{entry.expected} rows"
     partial = "" if entry.partial is None else f"{number_text(entry.partial)} over "
     return f"{MISSING} ({partial}{rows})"
@@ -114,8 +146,8 @@ def mean_retention_text(entry: Aggregate) -> str:
 def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
     """Returns a line on two methods over several benchmarks.
 
-    `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks, 3 seeds, 1 pretraining, 81 items; better
-    on 9, worse on 1`.
+    `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks, 3 seeds, 1 pretraining, 81 items, 70
+    pictures; better on 9, worse on 1`.
     """
     num = len(entry.benchmarks)
     benchmarks = f"{num} benchmarks"
@@ -123,18 +155,19 @@ def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
         benchmarks = f"{num} of {num_benchmarks} benchmarks"
     sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
     view = f" ({entry.view_text})" if entry.view_text else ""
-    draws = draws_text(entry.seeds, entry.pretrainings, entry.items)
+    draws = draws_text(entry.seeds, entry.pretrainings, entry.items, entry.pictures)
     return (
         f"{entry.pair} at {budget_text(entry.budget)}{view}: "
         f"{', '.join(part for part in (difference_text(entry), benchmarks, draws) if part)}{sure}"
     )
 
 
-def draws_text(seeds: int, pretrainings: int, items: int) -> str:
-    """Returns `3 seeds, 1 pretraining, 900 items`, which an interval is over."""
+def draws_text(seeds: int, pretrainings: int, items: int, pictures: int) -> str:
+    """Returns `3 seeds, 1 pretraining, 900 items, 150 pictures`, which an interval is over."""
     if not seeds:  # A file of an earlier version.
         return ""
     counts = [(seeds, "seed"), (pretrainings, "pretraining"), (items, "item")]
+    counts.append((pictures, "picture"))
     return ", ".join(f"{num} {name}{'s' * (num != 1)}" for num, name in counts if num)
 
 

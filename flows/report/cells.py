@@ -268,6 +268,9 @@ class Cell:
       cost: cost of a prompt; None if unknown.
       pretrainings: number of pretrainings that its seeds start from; 0 if unknown.
       items: number of items under each seed; 0 if unknown, or not the same for all seeds.
+      pictures: number of pictures or videos that these items are about.
+      retention_low: lower end of the retention's 95 % interval (`retention.py`); None if unknown.
+      retention_high: upper end of that interval.
       seeds_known: whether `n` and `expected` are numbers of seeds. If not, the mean is over an
         unknown number of them, and counts as one of one.
     """
@@ -290,6 +293,9 @@ class Cell:
     cost: Cost | None = None
     pretrainings: int = 0
     items: int = 0
+    pictures: int = 0
+    retention_low: float | None = None
+    retention_high: float | None = None
     seeds_known: bool = True
 
     @property
@@ -338,21 +344,25 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison(InView):
-    """The difference between two methods at one budget, paired by seed and item.
+    """The difference between two methods at one budget, or of two budgets, by seed and item.
 
     Attributes:
       method, other: the two methods; the difference is the score of `method` - that of `other`.
+      budget: budget of `method` [tokens].
+      other_budget: budget of `other`; None for the same.
       benchmarks: benchmarks that the difference is the unweighted mean over; one in a section.
       mean: the difference [points].
       low: lower end of its 95 % interval; None with a single seed and unknown items.
       high: upper end of that interval.
       p: p-value of the difference; None like `low`.
-      holm: p-value corrected for the number of benchmarks that these methods are compared on; None
-        in a comparison over several benchmarks.
+      holm: p-value corrected for the number of benchmarks that these two are compared on; None in
+        a comparison over several benchmarks.
       over: sources of variance in the interval: "seeds and items", "seeds", "items" or "".
       seeds: number of seeds that both methods have.
       pretrainings: number of pretrainings that these seeds start from.
       items: number of items under each seed; 0 if they are unknown.
+      pictures: number of pictures or videos that these items are about.
+      detectable: true difference that 80 of 100 such studies call, corrected like `holm`.
       better: number of benchmarks on which `method` is better, with `holm` up to 5 %.
       worse: number of benchmarks on which it is worse, likewise.
       resolution: image side [pixels]; None if the report holds one resolution only.
@@ -372,8 +382,11 @@ class Comparison(InView):
     seeds: int = 0
     pretrainings: int = 1
     items: int = 0
+    pictures: int = 0
+    detectable: float | None = None
     better: int = 0
     worse: int = 0
+    other_budget: int | None = None
     resolution: int | None = None
     backbone: str | None = None
 
@@ -383,9 +396,28 @@ class Comparison(InView):
         return self.holm is not None and self.holm <= LEVEL
 
     @property
+    def reverse(self) -> "Comparison":
+        """The same comparison, as the difference of the other method to this one."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        swapped = dataclasses.replace(
+            self,
+            method=self.other,
+            other=self.method,
+            mean=-self.mean,
+            low=low,
+            high=high,
+            better=self.worse,
+            worse=self.better,
+        )
+        if self.other_budget is None:
+            return swapped
+        return dataclasses.replace(swapped, budget=self.other_budget, other_budget=self.budget)
+
+    @property
     def pair(self) -> str:
-        """Names of the two methods: "parcel − mqt"."""
-        return f"{self.method} − {self.other}"
+        """Names of the two methods, "parcel − mqt"; or with a budget, "parcel − parcel@256"."""
+        at = "" if self.other_budget is None else f"@{self.other_budget}"
+        return f"{self.method} − {self.other}{at}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -398,11 +430,13 @@ class Section(InView):
       group: name of the benchmark's group; "" if it has none.
       in_means: whether means and comparisons over benchmarks are over this one, too.
       resolution: image side [pixels]; None if the report holds one resolution only.
-      comparisons: comparisons of every two methods that share a budget and a seed; `method` is the
-        later one of the two in the plan.
+      comparisons: comparisons of every two methods that share a budget and a seed, where `method`
+        is the later one of the two in the plan; then of each budget with the method's largest, and
+        with the reference's.
       seen: number of items whose picture a training corpus holds.
       items: number of all items; 0 if unknown.
       backbone: name of the backbone; None if the report holds one only.
+      baseline: the method that LaTeX has differences to; "" for none.
       without_question: score of the best one answer to all questions on a picture; None if unknown
         or if no picture has two questions.
     """
@@ -423,6 +457,7 @@ class Section(InView):
     items: int = 0
     backbone: str | None = None
     without_question: float | None = None
+    baseline: str = ""
 
     @property
     def has_reference(self) -> bool:
@@ -457,6 +492,21 @@ class Section(InView):
         }
         return rank_values(means).get(cell.method, 0)
 
+    def difference(self, cell: Cell) -> Comparison | None:
+        """Returns the difference of a cell to the baseline; None if it has none.
+
+        It is to the baseline at the same budget, or at the reference's full one.
+        """
+        entries = (entry for one in self.comparisons for entry in (one, one.reverse))
+        pairs = {
+            entry.other_budget: entry
+            for entry in entries
+            if (entry.method, entry.budget, entry.other)
+            == (cell.method, cell.budget, self.baseline)
+        }
+        full = self.full_budget if self.baseline == self.reference else None
+        return pairs.get(None) or pairs.get(full)
+
     def stands_out(self, cell: Cell) -> bool:
         """Whether it is the best of its `peers`, and its difference to each of them stands."""
         peers = self.peers(cell.budget)
@@ -464,6 +514,7 @@ class Section(InView):
             entry
             for entry in self.comparisons
             if entry.budget == cell.budget
+            and entry.other_budget is None
             and cell.method in (entry.method, entry.other)
             and entry.method in peers
             and entry.other in peers
@@ -499,10 +550,13 @@ class Aggregate(InView):
     Attributes:
       rows: number of benchmarks whose cell is complete and has a retention.
       expected: number of benchmarks the aggregate is made of.
+      benchmarks: names of these benchmarks; empty if unknown.
       of: number of benchmarks that the paper's group of that name has; 0 if it is none of them.
       mean: mean score; None unless every benchmark's cell is complete.
+      low, high: ends of that mean's 95 % interval; None like `Cell.low`.
       std: sample standard deviation of that mean over seeds; None if it is unknown.
       retention: mean retention; None unless `rows` is `expected`.
+      retention_low, retention_high: ends of that retention's 95 % interval.
       partial: mean retention over the `rows`; None if there is none.
       seeds: number of seeds under each complete benchmark; 0 without any, or if unknown.
       pretrainings: number of pretrainings that these seeds start from; 0 if unknown.
@@ -517,8 +571,13 @@ class Aggregate(InView):
     mean: float | None
     retention: float | None
     partial: float | None
+    benchmarks: tuple[str, ...] = ()
     of: int = 0
     std: float | None = None
+    low: float | None = None
+    high: float | None = None
+    retention_low: float | None = None
+    retention_high: float | None = None
     resolution: int | None = None
     seeds: int = 0
     pretrainings: int = 0

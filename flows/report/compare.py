@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
 
 from flows.report.cells import Comparison, Plan, Score, Section
 from flows.report.interval import estimate_interval, estimate_intervals
@@ -10,8 +11,11 @@ from flows.report.items import is_percentage
 from flows.report.paired_scores import PairedScores
 from flows.report.spread import holm_correction
 
-Differences = Mapping[tuple[str, str, int], tuple[PairedScores, list[int]]]
-"""(method, other, budget) -> differences for the seeds both have, and those seeds' pretrainings."""
+Pair = tuple[str, int, str, int]
+"""What is compared: a method and its budget, and the other and its budget."""
+
+Differences = Mapping[Pair, tuple[PairedScores, list[int]]]
+"""Pair -> differences for the seeds both have, and those seeds' pretrainings."""
 
 
 def compare_methods(
@@ -19,17 +23,19 @@ def compare_methods(
 ) -> tuple[tuple[Section, ...], tuple[Comparison, ...]]:
     """Returns the sections with their comparisons filled in, and those over several benchmarks.
 
-    Every two methods are compared at each budget that the plan has for both, on their common
-    seeds. A comparison over several benchmarks uses those where both methods have every seed.
+    Every two methods are compared at each budget that the plan has for both, then each budget of a
+    method with its largest one, and with the reference's full one; on their common seeds. A
+    comparison over several benchmarks uses those where both have every seed.
     """
     # By benchmark, then by what is compared:
     #
-    #   differences[i][parcel, vanilla, 64] = (score of parcel - score of vanilla, by seed), …
-    #   comparisons[parcel, vanilla, 64]["chartqa:test_human"] = mean, interval, p-value
+    #   differences[i][parcel, 64, m3, 64] = (score of parcel - score of m3, by seed), …
+    #   comparisons[parcel, 64, m3, 64]["chartqa:test_human"] = mean, interval, p-value
     #
     # First all benchmarks, since their p-values are corrected together; then the means over them.
     differences = [dict(_method_differences(section, plan)) for section in sections]
     keys = dict.fromkeys(key for of_section in differences for key in of_section)
+    keys = sorted(keys, key=lambda key: key[1] != key[3])  # Those at one budget first.
     comparisons = {key: _benchmark_comparisons(key, sections, differences, plan) for key in keys}
     compared = tuple(
         dataclasses.replace(
@@ -48,33 +54,47 @@ def compare_methods(
 
 def _method_differences(
     section: Section, plan: Plan
-) -> Iterator[tuple[tuple[str, str, int], tuple[PairedScores, list[int]]]]:
-    """Yields the differences between every two methods of a benchmark.
-
-    A difference is the score of the later method - that of the earlier one. They come in the order
-    of the plan's methods, then of its budgets.
-    """
-    # Methods vanilla, m3, parcel give m3 - vanilla, parcel - vanilla, parcel - m3.
+) -> Iterator[tuple[Pair, tuple[PairedScores, list[int]]]]:
+    """Yields the differences between the cells of a benchmark that are compared."""
     rows = {
         (c.method, c.budget): paired_scores(c.benchmark, c.scores, plan)
         for c in section.cells
         if c.scores
     }
+    seeds = {(c.method, c.budget): [s.seed for s in c.scores] for c in section.cells}
+    for pair in _pairs(section, rows.keys()):
+        method, other = pair[:2], pair[2:]
+        # Paired by seed: one that only one of them has is left out on both sides.
+        shared = [seed for seed in seeds[method] if seed in seeds[other]]
+        if shared:
+            row = rows[method].of_seeds([seeds[method].index(seed) for seed in shared])
+            less = rows[other].of_seeds([seeds[other].index(seed) for seed in shared])
+            numbers = [plan.pretraining_of[seed] for seed in shared]
+            yield pair, (row.minus(less), numbers)
+
+
+def _pairs(section: Section, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
+    """Yields what is compared on a benchmark, of the (method, budget) that have a score."""
+    # Methods vanilla, m3, parcel, of which vanilla has 256 tokens alone, and budgets 64 and 256:
+    #
+    #   two methods              m3@256 - vanilla@256, parcel@256 - vanilla@256
+    #                            parcel@64 - m3@64, parcel@256 - m3@256
+    #   a method's budgets       m3@64 - m3@256, parcel@64 - parcel@256
+    #   with the reference's     m3@64 - vanilla@256, parcel@64 - vanilla@256
     for other, method in itertools.combinations(section.methods, 2):
         for budget in section.budgets:
-            method_seeds = [s.seed for s in section.cell(method, budget).scores]
-            other_seeds = [s.seed for s in section.cell(other, budget).scores]
-            # Paired by seed: one that only one of them has is left out on both sides.
-            shared_seeds = [seed for seed in method_seeds if seed in other_seeds]
-            if shared_seeds:
-                row = rows[method, budget].of_seeds(
-                    [method_seeds.index(seed) for seed in shared_seeds]
-                )
-                less = rows[other, budget].of_seeds(
-                    [other_seeds.index(seed) for seed in shared_seeds]
-                )
-                numbers = [plan.pretraining_of[seed] for seed in shared_seeds]
-                yield (method, other, budget), (row.minus(less), numbers)
+            if {(method, budget), (other, budget)} <= scored:
+                yield method, budget, other, budget
+    largest = {method: budget for method, budget in sorted(scored, key=lambda one: one[1])}
+    full = (section.reference, section.full_budget)
+    for method in section.methods:
+        for budget in section.budgets:
+            if (method, budget) not in scored:
+                continue
+            if budget != largest[method]:
+                yield method, budget, method, largest[method]
+            if method != section.reference and budget != full[1] and full in scored:
+                yield method, budget, *full
 
 
 def paired_scores(benchmark: str, scores: Sequence[Score], plan: Plan) -> PairedScores:
@@ -88,13 +108,12 @@ def paired_scores(benchmark: str, scores: Sequence[Score], plan: Plan) -> Paired
 
 
 def _benchmark_comparisons(
-    key: tuple[str, str, int],
+    key: Pair,
     sections: Sequence[Section],
     differences: Sequence[Differences],
     plan: Plan,
 ) -> dict[str, Comparison]:
-    """Returns benchmark -> comparison of two methods, corrected for the number of benchmarks."""
-    method, other, budget = key
+    """Returns benchmark -> comparison of a pair, corrected for the number of benchmarks."""
     # One row a benchmark, with the pretrainings of the seeds that both have.
     of_key = {
         section.benchmark: of_section[key]
@@ -103,41 +122,49 @@ def _benchmark_comparisons(
     }
     rows, numbers = zip(*of_key.values(), strict=True)
     intervals = dict(zip(of_key, estimate_intervals(rows, numbers), strict=True))
-    # Two methods at one budget are compared on every benchmark: that family is corrected, and no
-    # larger one.
+    # A pair is compared on every benchmark: that family is corrected, and no larger one.
     corrected = holm_correction(
         {name: interval.p for name, interval in intervals.items() if interval.p is not None}
     )
     return {
         name: Comparison(
             **dataclasses.asdict(interval),
-            method=method,
-            other=other,
-            budget=budget,
+            **_names(key, plan),
             benchmarks=(name,),
             holm=corrected.get(name),
-            resolution=plan.resolution,
-            backbone=plan.backbone,
         )
         for name, interval in intervals.items()
     }
 
 
+def _names(pair: Pair, plan: Plan) -> dict[str, Any]:
+    """Returns the fields of a comparison that say of what it is."""
+    method, budget, other, other_budget = pair
+    return {
+        "method": method,
+        "other": other,
+        "budget": budget,
+        "other_budget": None if other_budget == budget else other_budget,
+        "resolution": plan.resolution,
+        "backbone": plan.backbone,
+    }
+
+
 def _mean_comparison(
-    key: tuple[str, str, int],
+    key: Pair,
     sections: Sequence[Section],
     differences: Sequence[Differences],
     comparisons: Mapping[str, Comparison],
     plan: Plan,
 ) -> Comparison | None:
     """Returns the comparison over the complete benchmarks; None if there are fewer than two."""
-    method, other, budget = key
+    method, budget, other, other_budget = key
     complete = {
         section.benchmark: of_section[key][0]
         for section, of_section in zip(sections, differences, strict=True)
         if section.in_means
         and section.cell(method, budget).complete
-        and section.cell(other, budget).complete
+        and section.cell(other, other_budget).complete
     }
     # Over one benchmark it would repeat that benchmark's own comparison.
     if len(complete) < 2:
@@ -148,12 +175,8 @@ def _mean_comparison(
         **dataclasses.asdict(
             estimate_interval([*complete.values()], [*plan.pretraining_of.values()])
         ),
-        method=method,
-        other=other,
-        budget=budget,
+        **_names(key, plan),
         benchmarks=tuple(complete),
         better=sum(mean > 0 for mean in significant),
         worse=sum(mean < 0 for mean in significant),
-        resolution=plan.resolution,
-        backbone=plan.backbone,
     )

@@ -46,6 +46,9 @@ Twenty right answers of twenty have no spread, but their score is not certain.
 PRIOR_CORRELATION = 0.25
 """Correlation of answers about one source, of several seeds or items, while there is no spread."""
 
+POWER = 0.8
+"""Share of studies that call a difference which is as large as their `detectable`."""
+
 _NO_VARIANCE = 1e-20
 """Variance up to which values are the same, but for their rounding."""
 
@@ -63,6 +66,9 @@ class ScoreInterval:
       seeds: number of seeds in the mean.
       pretrainings: number of pretrainings that these seeds start from.
       items: number of items under each seed; 0 if they are unknown.
+      pictures: number of pictures or videos that these items are about.
+      detectable: distance from 0 that a true mean needs to be called different from 0 in 80 of 100
+        such studies; None like `low`, and for scores within 0-100.
     """
 
     mean: float
@@ -73,6 +79,8 @@ class ScoreInterval:
     seeds: int = 0
     pretrainings: int = 1
     items: int = 0
+    pictures: int = 0
+    detectable: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,7 +145,8 @@ def estimate_intervals(
 ) -> list[ScoreInterval]:
     """Returns the interval of each of several benchmarks.
 
-    How far seeds differ on one of them is learned from the others, too.
+    How far seeds differ on one of them is learned from the others, too. What is detectable is so
+    after Holm's correction for their number, whatever the others are.
 
     Args:
       rows: scores of each benchmark.
@@ -147,13 +156,24 @@ def estimate_intervals(
     single = [_Spreads.of([row], of) for row, of in zip(rows, pretrainings, strict=True)]
     variances = iter(seeds_variances([seeds for spreads in single for seeds in spreads.seeds]))
     return [
-        _interval(spreads, list(itertools.islice(variances, len(spreads.seeds))), level)
+        _interval(
+            spreads, list(itertools.islice(variances, len(spreads.seeds))), level, num=len(rows)
+        )
         for spreads in single
     ]
 
 
-def _interval(spreads: _Spreads, seed_variances: Sequence[Variance], level: float) -> ScoreInterval:
-    """Returns the interval of a mean, where the variances of its seeds' means are given."""
+def _interval(
+    spreads: _Spreads, seed_variances: Sequence[Variance], level: float, num: int = 1
+) -> ScoreInterval:
+    """Returns the interval of a mean, where the variances of its seeds' means are given.
+
+    Args:
+      spreads: the parts of its variance.
+      seed_variances: of each of `spreads.seeds`, the variance.
+      level: share of intervals that may miss the truth.
+      num: number of means that are tested together.
+    """
     rows, sources = spreads.rows, spreads.sources
     mean = float(np.array([row.values for row in rows]).mean())
     facts = {
@@ -161,6 +181,7 @@ def _interval(spreads: _Spreads, seed_variances: Sequence[Variance], level: floa
         "seeds": rows[0].num_seeds,
         "pretrainings": spreads.pretrainings,
         "items": sum(int(row.counts.sum()) for row in rows),
+        "pictures": len(set[str]().union(*(row.sources for row in rows))),
     }
     squares = sum(spread.variance for spread in spreads.seeds)
     if not sources and squares < _NO_VARIANCE:
@@ -184,6 +205,10 @@ def _interval(spreads: _Spreads, seed_variances: Sequence[Variance], level: floa
     p, half = max(p, least.chance_beyond(mean)), max(half, least.half_width(level))
     if not half:  # No score differs from another, and their scale does not say how far others may.
         return ScoreInterval(**facts)
+    # A true mean at the sum of both lies so far beyond what is called that 80 of 100 means are.
+    detectable = sum(
+        max(variance.half_width(of), least.half_width(of)) for of in (level / num, 2 * (1 - POWER))
+    )
     low = max(mean - half, float(np.mean([row.low for row in rows])))
     high = min(mean + half, float(np.mean([row.high for row in rows])))
     # With one benchmark, one seed, and items that are right or wrong, there is an exact test.
@@ -193,7 +218,7 @@ def _interval(spreads: _Spreads, seed_variances: Sequence[Variance], level: floa
         p = exact
         if p > level:
             low, high = min(low, 0.0), max(high, 0.0)
-    return ScoreInterval(**facts, low=low, high=high, p=p, over=over)
+    return ScoreInterval(**facts, low=low, high=high, p=p, over=over, detectable=detectable)
 
 
 def mcnemar_test(row: PairedScores) -> float | None:

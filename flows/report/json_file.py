@@ -103,7 +103,7 @@ def _section_json(section: Section) -> dict[str, Any]:
 
 def _comparison_json(entry: Comparison) -> dict[str, Any]:
     values = {name: json_number(value) for name, value in vars(entry).items()}
-    for name in ("resolution", "backbone"):
+    for name in ("other_budget", "resolution", "backbone"):
         if values[name] is None:
             del values[name]
     return values

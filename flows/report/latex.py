@@ -15,6 +15,9 @@ _ESCAPES = str.maketrans(
 )
 
 
+_RETENTION_ENDS = r"its 95\,\% interval"
+
+
 def to_latex(report: Report) -> str:
     """Returns two tables per set of budgets, resolution and backbone: means, then benchmarks.
 
@@ -41,7 +44,7 @@ def _table(caption: str, tabular: str) -> str:
 def _means_caption(sections: list[Section]) -> str:
     cells = [cell for section in sections for cell in section.cells if cell.expected]
     reference = _escape(sections[0].reference)
-    retentions = f", and mean of the benchmarks' retentions of {reference}"
+    retentions = f", and mean of the benchmarks' retentions of {reference} with {_RETENTION_ENDS}"
     return (
         f"Means over benchmarks{_view_text(sections)}: mean score $\\pm$ sample standard deviation "
         f"over {_draws_text(cells)}{retentions if sections[0].has_reference else ''}. "
@@ -52,7 +55,15 @@ def _means_caption(sections: list[Section]) -> str:
 def _caption(sections: list[Section]) -> str:
     cells = [cell for section in sections for cell in section.cells if cell.expected]
     items = [cell.items for cell in cells if cell.items]
+    pictures = [cell.pictures for cell in cells if cell.pictures]
     of_items = f", each score over {_escape(range_text(items))} items" if items else ""
+    of_items += f" about {_escape(range_text(pictures))} pictures" if pictures else ""
+    retention = f". Below a retention of {_escape(sections[0].reference)}: {_RETENTION_ENDS}"
+    differences = (
+        f". Differences to {_escape(sections[0].baseline)} at the same budget, or at its own, "
+        "paired by seed and item, with their 95\\,\\% intervals and $^{*}$ where they stand so "
+        "corrected"
+    )
     starred = any(section.stands_out(cell) for section in sections for cell in section.cells)
     num, standing = standing_over_all(sections)
     star = (
@@ -62,7 +73,8 @@ def _caption(sections: list[Section]) -> str:
     )
     return (
         f"Scores{_view_text(sections)}: mean $\\pm$ sample standard deviation over "
-        f"{_draws_text(cells)}{of_items}. {_marks_text(sections, star * starred)}."
+        f"{_draws_text(cells)}{of_items}{retention * sections[0].has_reference}"
+        f"{differences * bool(sections[0].baseline)}. {_marks_text(sections, star * starred)}."
     )
 
 

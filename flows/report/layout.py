@@ -24,22 +24,24 @@ are there, – is missing, an empty cell is a budget the method does not serve. 
 intervals are over as many seeds and, where they are known, items as stand beside them; \
 {condition}. \
 {marks} \
-Chance is the best guess that never sees the pixels; beside a score's margin over it stands the \
-standard error, over seeds and items, and ✗ where the margin is less than three of them."""
+Chance is the best guess that never sees the pixels; beside a score's margin over it stands how \
+many of its standard errors, over seeds and items, it is, and ✗ where these are less than three."""
 RETENTION = """\
 Retention is 100 × mean / {reference}'s mean at {full} tokens, over the seeds both have; over \
-several benchmarks it is the unweighted mean of theirs; there is none where {reference} is not \
-above chance. """
+several benchmarks it is the unweighted mean of theirs; [its 95 % interval] is over seeds and \
+items of both; there is none where {reference} is not above chance. """
 WITHOUT_QUESTION = """\
 No question is the score of the best one answer to all questions on a picture, taken from the \
 right answers: no model that does not read the questions scores more, and one that scores as much \
 may not read them."""
 DIFFERENCES = """\
-Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
-differences that stand when corrected for the number of benchmarks (Holm, 5 %)."""
+Differences are paired by seed and item, with their 95 % intervals: of two methods, and of a \
+budget and the method's largest{reference}. Better, worse and * are differences that stand when \
+corrected for the number of benchmarks (Holm, 5 %). Detectable is the true difference that 80 of \
+100 studies with such seeds and items would find{detectable}."""
 FAMILY = """\
-The number of benchmarks is that of two methods at one budget. In all, {num} differences are \
-compared here: corrected for all of them, {standing}."""
+The number of benchmarks is that on which two methods or budgets are compared. In all, {num} \
+differences are compared here: corrected for all of them, {standing}."""
 MARKS = (
     "At each budget the best is bold and the second best italic{apart}; what reads the same is "
     "marked the same."
@@ -58,6 +60,10 @@ UNKNOWN_DRAWS = "the number of pretrainings behind them is not known"
 ONE_SEED = "they hold for these trainings, since there is one seed"
 ONE_PRETRAINING = "they hold given these checkpoints, since there is one pretraining"
 NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
+
+
+_COUNTS = ("seeds", "pretrainings", "items", "pictures")
+"""What a difference is over, as its table shows it."""
 
 
 class TableField(NamedTuple):
@@ -107,7 +113,7 @@ def overall_blocks(report: Report) -> list[ReportBlock]:
     if report.comparisons:
         num = collections.Counter(section.view for section in report.sections if section.in_means)
         lines = [comparison_text(c, num[c.view]) for c in report.comparisons]
-        blocks.append(ReportBlock(title="Methods compared", lines=lines))
+        blocks.append(ReportBlock(title="Methods and budgets compared", lines=lines))
     return blocks
 
 
@@ -118,14 +124,16 @@ def report_notes(report: Report) -> list[str]:
     condition = _interval_condition(report)
     reference = sections[0].reference
     marks = MARKS.format(apart=apart_text(sections))
-    retention = ""
+    retention = to_reference = ""
     if any(section.has_reference for section in sections):
+        to_reference = f" or {reference}'s at {full} tokens"
         retention = RETENTION.format(reference=reference, full=full)
     notes = [NOTES.format(retention=retention, condition=condition, marks=marks)]
     if any(section.without_question is not None for section in sections):
         notes.append(WITHOUT_QUESTION)
     if any(section.comparisons for section in sections):
-        notes.append(DIFFERENCES)
+        detectable = _detectable_text(sections)
+        notes.append(DIFFERENCES.format(reference=to_reference, detectable=detectable))
         notes += _family_note(sections)
     # Each note once, in the order of the columns whose table it explains.
     grids = dict.fromkeys(column.grid for column in result_columns.CELL_COLUMNS if column.heading)
@@ -140,6 +148,16 @@ def report_notes(report: Report) -> list[str]:
     if any(cell.bfloat16 for section in sections for cell in section.cells):
         notes.append(BFLOAT16)
     return notes
+
+
+def _detectable_text(sections: Sequence[Section]) -> str:
+    """Returns the part of a note with the least and the largest detectable difference."""
+    entries = [e for s in sections for e in s.comparisons if e.detectable is not None]
+    if not entries:
+        return ""
+    least, most = (of(entries, key=lambda entry: entry.detectable or 0.0) for of in (min, max))
+    where = f"{least.pair} at {budget_text(least.budget)} on {', '.join(least.benchmarks)}"
+    return f": here {least.detectable:.1f} points ({where}) and more, up to {most.detectable:.1f}"
 
 
 def _family_note(sections: Sequence[Section]) -> list[str]:
@@ -189,16 +207,12 @@ def _aggregate_block(entries: Sequence[Aggregate], section: Section) -> ReportBl
         if column.heading and column.is_shown(section)
     ]
     columns.sort(key=lambda column: column.rank)
-    # Names and methods down, means and retentions across, each once per budget, then the counts.
-    means, counts = (
-        [column for column in columns if column.is_count is is_count] for is_count in (False, True)
-    )
     by_place = {(e.name, e.method, e.budget): e for e in entries}
     groups = {e.name: [other for other in entries if other.name == e.name] for e in entries}
     ranks = {
         (name, column.name): result_columns.rank_means(column, of_group, section)
         for name, of_group in groups.items()
-        for column in means
+        for column in columns
     }
 
     def mean_field(column: ResultColumn[Aggregate], entry: Aggregate | None) -> TableField:
@@ -207,18 +221,23 @@ def _aggregate_block(entries: Sequence[Aggregate], section: Section) -> ReportBl
         place = ranks[entry.name, column.name].get((entry.method, entry.budget), 0)
         return TableField(column.text_of(entry), place=place)
 
-    rows = []
-    for name, method in dict.fromkeys((e.name, e.method) for e in entries):
-        across = [by_place.get((name, method, budget)) for budget in section.budgets]
-        names = (name, num_rows_text(groups[name][0]), method)
-        fields = [mean_field(column, entry) for column in means for entry in across]
-        ranges = [range_text([n for e in across if e and (n := c.value(e))]) for c in counts]
-        rows.append([*map(TableField, names), *fields, *map(TableField, ranges)])
-    head = [column.heading.format(budget_text(b)) for column in means for b in section.budgets]
-    head += [column.heading for column in counts]
-    table = ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2))
+    # Names and methods down; across, each mean once per budget, then the counts.
+    tables = []
+    for grid in (SCORES, SPREADS):
+        means = [c for c in columns if c.grid is grid and not c.is_count]
+        counts = [c for c in columns if c.grid is grid and c.is_count]
+        rows = []
+        for name, method in dict.fromkeys((e.name, e.method) for e in entries):
+            across = [by_place.get((name, method, budget)) for budget in section.budgets]
+            names = (name, num_rows_text(groups[name][0]), method)
+            fields = [mean_field(column, entry) for column in means for entry in across]
+            ranges = [range_text([n for e in across if e and (n := c.value(e))]) for c in counts]
+            rows.append([*map(TableField, names), *fields, *map(TableField, ranges)])
+        head = [column.heading.format(budget_text(b)) for column in means for b in section.budgets]
+        head += [column.heading for column in counts]
+        tables.append(ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2)))
     view = f" ({entries[0].view_text})" if entries[0].view_text else ""
-    return ReportBlock(title=f"Over benchmarks{view}", tables=[table])
+    return ReportBlock(title=f"Over benchmarks{view}", tables=tables)
 
 
 def section_block(section: Section) -> ReportBlock:
@@ -281,20 +300,29 @@ def _count_text(column: ResultColumn[CellRow], section: Section, method: str) ->
 
 
 def _difference_table(section: Section) -> ReportTable:
-    """Returns the differences of a benchmark: pairs of methods down, budgets across."""
-    by_place = {(c.pair, c.budget): c for c in section.comparisons}
+    """Returns the differences of a benchmark: pairs of methods down, budgets across.
+
+    Below them are those between budgets, "parcel − parcel@256".
+    """
+    # One row where two methods are compared at the other's own budget as at every budget:
+    #
+    #   difference           @64   @256
+    #   parcel − vanilla@256 -9.5  -3.0
+    between = {c.pair for c in section.comparisons if c.other_budget is not None}
+    by_place = {}
+    for entry in section.comparisons:
+        at_own = f"{entry.pair}@{entry.budget}"
+        by_place[at_own if at_own in between else entry.pair, entry.budget] = entry
     rows = []
     for pair in dict.fromkeys(pair for pair, _ in by_place):
         across = [by_place.get((pair, budget)) for budget in section.budgets]
         entries = [entry for entry in across if entry]
         # Mostly the same at every budget: then once, else "2–3".
-        counts = [
-            range_text([getattr(entry, name) for entry in entries])
-            for name in ("seeds", "pretrainings", "items")
-        ]
+        counts = [range_text([getattr(entry, name) for entry in entries]) for name in _COUNTS]
+        counts.append(range_text([round(e.detectable, 1) for e in entries if e.detectable]))
         rows.append([pair, *(difference_text(e) if e else "" for e in across), *counts])
     budgets = [f"@{budget_text(budget)}" for budget in section.budgets]
     return ReportTable(
-        head=["difference", *budgets, "seeds", "pretrainings", "items"],
+        head=["difference", *budgets, *_COUNTS, "detectable"],
         rows=[[TableField(text) for text in row] for row in rows],
     )

@@ -108,6 +108,17 @@ class PairedScores:
             is_binary=self.is_binary and other.is_binary,
         )
 
+    def times(self, factor: float) -> "PairedScores":
+        """Returns the scores times a factor above 0."""
+        return dataclasses.replace(
+            self,
+            values=self.values * factor,
+            items=self.items * factor,
+            low=self.low * factor,
+            high=self.high * factor,
+            is_binary=False,
+        )
+
     @staticmethod
     def mean_of(rows: Sequence["PairedScores"]) -> "PairedScores":
         """Returns the mean of some scores of the same seeds, such as those of several budgets.

@@ -1,13 +1,19 @@
-"""Draws mean scores against the cost of an answer, as a PNG with the Pareto front."""
+"""Draws mean scores against the cost of an answer, with the Pareto front."""
 
-import io
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flows.report.cells import Cell, Report, Section
-from flows.report.plot import DPI, PANEL_INCHES, REFERENCE_COLOR, draw_legend, looks, plot_style
+from flows.report.plot import (
+    DPI,
+    PANEL_INCHES,
+    REFERENCE_COLOR,
+    draw_legend,
+    figure_bytes,
+    looks,
+    plot_style,
+)
 
 COSTS: dict[str, Callable[[Cell], float | None]] = {
     "soft tokens": lambda cell: cell.cost and cell.cost.tokens,
@@ -23,18 +29,10 @@ Points = dict[tuple[str, int], list[Cell]]
 """(method, budget) -> its cells, one per benchmark, each with a score."""
 
 
-def plot_pareto(report: Report, path: Path) -> None:
-    """Writes the PNG of `pareto_png` to a local file."""
-    path.write_bytes(pareto_png(report))
-
-
-def plot_latency(report: Report, path: Path) -> None:
-    """Writes the PNG of `pareto_png` against measured times to a local file."""
-    path.write_bytes(pareto_png(report, MEASURED))
-
-
-def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] = COSTS) -> bytes:
-    """Returns a PNG of mean scores against costs: tokens, GFLOPs and key-value cache of a prompt.
+def draw_pareto(
+    report: Report, form: str = "png", of: Mapping[str, Callable[[Cell], float | None]] = COSTS
+) -> bytes:
+    """Returns a figure of mean scores against costs: tokens, GFLOPs and KV cache of a prompt.
 
     There is a row of panels per backbone, resolution and number of images in a prompt. A point is a
     method at a budget, with score and cost averaged over the benchmarks of the row. A point is
@@ -43,6 +41,7 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
 
     Args:
       report: the report whose cells are drawn.
+      form: one of `plot.FORMS`.
       of: name of a cost -> function from a cell to that cost, None if unknown.
     """
     groups = _groups(report)
@@ -71,10 +70,7 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
             title = f"{what}{pixels}, {num} benchmark{'s' if num > 1 else ''}"
             row[0].set_title(f"{backbone}\n{title}" if backbone else title)
         draw_legend(figure, len(of))
-        png = io.BytesIO()
-        # Without Matplotlib's version in it, the same report gives the same bytes.
-        figure.savefig(png, format="png", metadata={"Software": None})
-        return png.getvalue()
+        return figure_bytes(figure, form)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

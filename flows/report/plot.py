@@ -1,11 +1,10 @@
-"""Draws score against budget, one panel per benchmark, as a PNG."""
+"""Draws score against budget, one panel per benchmark."""
 
 import io
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from flows.report.cells import Cell, Report, Section
@@ -18,6 +17,13 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 REFERENCE_COLOR = "#1A1A1A"
 CHANCE_COLOR = "#767676"
+FORMS: Mapping[str, Mapping[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""Forms of a figure, and what is left out of their metadata."""
+
 PANEL_INCHES = (3.5, 2.9)
 MAX_COLUMNS = 4
 DPI = 160
@@ -43,19 +49,20 @@ STYLE = {
     "ytick.major.size": 0,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "svg.hashsalt": "parcel",  # Ids in an SVG are drawn at random without it.
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for.
 }
 
 
-def plot_report(report: Report, path: Path) -> None:
-    """Writes the PNG of `plot_png` to a local file."""
-    path.write_bytes(plot_png(report))
+def draw_scores(report: Report, form: str = "png") -> bytes:
+    """Returns a figure of mean scores with their 95 % intervals against the budget.
 
-
-def plot_png(report: Report) -> bytes:
-    """Returns a PNG of mean scores with their standard deviations against the budget.
-
-    Chance is a dotted line. The reference at its full budget is a dashed line with its deviation
+    Chance is a dotted line. The reference at its full budget is a dashed line with its interval
     shaded. Each other method is a line over its budgets; a missing cell leaves a gap.
+
+    Args:
+      report: a report of at least one benchmark.
+      form: one of `FORMS`.
     """
     with plot_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -76,10 +83,16 @@ def plot_png(report: Report) -> bytes:
             else:
                 _draw_panel(axes, section, colors)
         draw_legend(figure, columns)
-        # Without Matplotlib's version in it, the same report gives the same bytes.
-        png = io.BytesIO()
-        figure.savefig(png, format="png", metadata={"Software": None})
-        return png.getvalue()
+        figure.supxlabel("bars and band: 95 % intervals", fontsize=8, color=CHANCE_COLOR)
+        return figure_bytes(figure, form)
+
+
+def figure_bytes(figure: Any, form: str) -> bytes:
+    """Returns a figure as a file, one of `FORMS`; the same figure gives the same bytes."""
+    # No version of Matplotlib in it, and no time.
+    file = io.BytesIO()
+    figure.savefig(file, format=form, metadata=FORMS[form])
+    return file.getvalue()
 
 
 @contextmanager
@@ -132,14 +145,14 @@ def _draw_levels(axes: Any, section: Section) -> None:
         axes.axhline(section.chance, label="chance", zorder=1.5, **look)
     if section.reference not in section.methods:
         return
-    # The reference without a deviation, with one seed say, is a line without a band.
+    # The reference without an interval is a line without a band.
     full = section.cell(section.reference, section.full_budget)
     if full.mean is not None:
         label = f"{section.reference} (all tokens)"
         look = {"color": REFERENCE_COLOR, "linestyle": (0, (5, 2.5)), "linewidth": 1.3}
         axes.axhline(full.mean, label=label, zorder=1.6, **look)
-        spread = full.std or 0.0
-        axes.axhspan(full.mean - spread, full.mean + spread, color="#000000", alpha=0.07, lw=0)
+        if full.low is not None:
+            axes.axhspan(full.low, full.high, color="#000000", alpha=0.07, lw=0)
 
 
 def _draw_line(axes: Any, cells: list[Cell], shift: float, **look: str) -> None:
@@ -147,7 +160,7 @@ def _draw_line(axes: Any, cells: list[Cell], shift: float, **look: str) -> None:
     axes.errorbar(
         [c.budget * shift for c in cells],
         [math.nan if c.mean is None else c.mean for c in cells],
-        yerr=[c.std or 0.0 for c in cells],
+        yerr=list(zip(*map(_ends_below_and_above, cells), strict=True)),
         linewidth=1.8,
         markersize=5.5,
         markeredgecolor="white",
@@ -157,6 +170,12 @@ def _draw_line(axes: Any, cells: list[Cell], shift: float, **look: str) -> None:
         zorder=3,
         **look,
     )
+
+
+def _ends_below_and_above(cell: Cell) -> tuple[float, float]:
+    if cell.mean is None or cell.low is None or cell.high is None:
+        return 0.0, 0.0
+    return max(cell.mean - cell.low, 0.0), max(cell.high - cell.mean, 0.0)
 
 
 def _lowest(section: Section) -> float:

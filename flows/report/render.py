@@ -13,8 +13,8 @@ from flows.report.latex import to_latex
 from flows.report.markdown import to_markdown
 from flows.report.result_columns import CellRow
 
-_OPTIONAL = ("resolution", "backbone")
-"""Columns of a comparison that are there only if the report holds several of them."""
+_OPTIONAL = ("other_budget", "resolution", "backbone")
+"""Columns of a comparison that are there only if some comparison has a value."""
 
 COMPARISON_COLUMNS = tuple(
     field.name for field in dataclasses.fields(Comparison) if field.name not in _OPTIONAL
@@ -54,7 +54,8 @@ def to_csv(report: Report) -> str:
 def comparisons_to_csv(report: Report) -> str:
     """Returns one line per comparison: those of each benchmark, then those over several.
 
-    Columns `resolution` and `backbone` appear only if the report holds several of them.
+    Columns `resolution` and `backbone` appear only if the report holds several of them, and
+    `other_budget`, the budget of `other`, only if it is another one somewhere.
     """
     comparisons = [c for s in report.sections for c in s.comparisons] + list(report.comparisons)
     rows = [{**vars(c), "benchmarks": " ".join(c.benchmarks)} for c in comparisons]

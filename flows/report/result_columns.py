@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from flows.report.cell_text import (
+    difference_latex,
     interval_text,
     margin_text,
     mean_latex,
@@ -17,6 +18,8 @@ from flows.report.cell_text import (
     mean_score_text,
     number_latex,
     number_text,
+    retention_latex,
+    retention_text,
     score_latex,
     score_text,
 )
@@ -131,6 +134,11 @@ def _cost_column(name: str, meaning: str) -> ResultColumn[CellRow]:
     )
 
 
+def _difference_latex(row: CellRow) -> str:
+    entry = row.section.difference(row.cell)
+    return difference_latex(entry) if entry else ""
+
+
 def _seed_scores(scores: tuple[Score, ...]) -> str:
     return " ".join(f"{score.seed}={score.score:.4f}" for score in scores)
 
@@ -180,11 +188,14 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ResultColumn(
         name="retention",
         meaning="100 × mean / the reference's mean at its full budget, over the seeds both have; "
-        "none where the reference is not above chance, and no column where it is not compared",
+        "shown [with its 95 % interval]; none where the reference is not above chance, and no "
+        "column where it is not compared",
         value=lambda row: row.cell.retention,
         is_shown=lambda section: section.has_reference,
         heading="retention @{} [%]",
+        text=lambda row: retention_text(row.cell),
         latex_heading=r"Retention [\%]",
+        latex=lambda row, place: retention_latex(row.cell, place),
     ),
     ResultColumn(
         name="low",
@@ -225,7 +236,8 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ),
     ResultColumn(
         name="margin",
-        meaning="mean − chance; shown ± `error`, and with ✗ where it is less than three of them",
+        meaning="mean − chance; shown with the number of `error`s that it is, and ✗ where these "
+        "are less than three",
         value=lambda row: row.cell.margin,
         heading="over chance @{}",
         grid=SPREADS,
@@ -306,6 +318,39 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
         is_shared=True,
         is_optional=True,
     ),
+    ResultColumn(
+        name="pictures",
+        meaning="pictures or videos that these items are about; items of one are one draw",
+        value=lambda row: row.cell.pictures,
+        heading="pictures",
+        grid=SPREADS,
+        rank=1,
+        is_count=True,
+    ),
+    ResultColumn(
+        name="retention_low",
+        meaning="lower end of the retention's 95 % interval, over seeds and items of both",
+        value=lambda row: row.cell.retention_low,
+        is_shown=lambda section: section.has_reference,
+    ),
+    ResultColumn(
+        name="retention_high",
+        meaning="its upper end",
+        value=lambda row: row.cell.retention_high,
+        is_shown=lambda section: section.has_reference,
+    ),
+    ResultColumn(
+        name="difference",
+        meaning="mean − the baseline's at the same budget, or vanilla's at its own, paired by seed "
+        "and item; with `--baseline`",
+        value=lambda row: row.section.difference(row.cell),
+        csv=lambda value: value and value.mean,
+        json=None,
+        is_optional=True,
+        is_shown=lambda section: bool(section.baseline),
+        latex_heading="Difference",
+        latex=lambda row, place: _difference_latex(row),
+    ),
     _cost_column("tokens", "soft tokens of the longest prompt"),
     _cost_column("tflops", "compute of its prefill [1e12 FLOPs]"),
     _cost_column("kv_mb", "size of its key-value cache [2**20 bytes]"),
@@ -366,7 +411,27 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
         text=mean_retention_text,
         is_ranked=True,
         latex_heading=r"Retention [\%]",
+        latex=retention_latex,
     ),
+    ResultColumn(
+        name="retention_low",
+        meaning="lower end of the 95 % interval of `retention`",
+        value=lambda entry: entry.retention_low,
+    ),
+    ResultColumn(
+        name="retention_high",
+        meaning="its upper end",
+        value=lambda entry: entry.retention_high,
+    ),
+    ResultColumn(
+        name="low",
+        meaning="lower end of the 95 % interval of `mean`, over seeds and items",
+        value=lambda entry: entry.low,
+        heading="95 % interval @{}",
+        grid=SPREADS,
+        text=interval_text,
+    ),
+    ResultColumn(name="high", meaning="its upper end", value=lambda entry: entry.high),
     ResultColumn(
         name="partial",
         meaning="mean of the retentions there are",
@@ -377,7 +442,7 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
         meaning="seeds under each of its complete benchmarks; 0 if unknown",
         value=lambda entry: entry.seeds,
         heading="seeds",
-        rank=2,
+        grid=SPREADS,
         is_count=True,
     ),
     ResultColumn(
@@ -385,7 +450,7 @@ AGGREGATE_COLUMNS: tuple[ResultColumn[Aggregate], ...] = (
         meaning="pretrainings that these seeds start from; 0 if unknown",
         value=lambda entry: entry.pretrainings,
         heading="pretrainings",
-        rank=2,
+        grid=SPREADS,
         is_count=True,
     ),
 )

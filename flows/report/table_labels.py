@@ -1,4 +1,4 @@
-"""Names and order in which a report shows its methods, benchmarks and budgets."""
+"""Names and order in which a report shows its methods, benchmarks and budgets; its baseline."""
 
 import dataclasses
 from collections import Counter
@@ -15,6 +15,7 @@ class TableLabels:
       methods: method -> its label, in the order of the rows.
       benchmarks: benchmark -> its label, in the order of the tables.
       budgets: budgets in the order of the columns [tokens].
+      baseline: the method that LaTeX has differences to; "" for none.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -22,23 +23,26 @@ class TableLabels:
     methods: Mapping[str, str] = dataclasses.field(default_factory=dict)
     benchmarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     budgets: tuple[int, ...] = ()
+    baseline: str = ""
 
 
 def label_report(report: Report, labels: TableLabels) -> Report:
     """Returns the report with labels for names, in their order.
 
     Raises:
-      ValueError: if a label is of nothing in the report, or two of one kind would read the same.
+      ValueError: if a label or the baseline is of nothing in the report, or two of one kind would
+        read the same.
     """
     names = {
         "methods": (labels.methods, [m for s in report.sections for m in s.methods]),
         "benchmarks": (labels.benchmarks, [s.benchmark for s in report.sections]),
         "budgets": (labels.budgets, [b for s in report.sections for b in s.budgets]),
     }
+    names["baseline"] = [labels.baseline] if labels.baseline else [], names["methods"][1]
     for field, (named, known) in names.items():
         if unknown := [str(name) for name in named if name not in known]:
             raise ValueError(
-                f"labels.{field} must name {field} of the table, "
+                f"labels.{field} must be of the table, "
                 f"{', '.join(map(str, dict.fromkeys(known)))}; got {', '.join(unknown)}."
             )
         if isinstance(named, Mapping):
@@ -85,6 +89,7 @@ def _label_section(section: Section, labels: TableLabels) -> Section:
         methods=tuple(labels.methods.get(method, method) for method in methods),
         budgets=tuple(budgets),
         reference=labels.methods.get(section.reference, section.reference),
+        baseline=labels.methods.get(labels.baseline, labels.baseline),
         cells=tuple(
             dataclasses.replace(
                 section.cell(method, budget),

@@ -26,7 +26,8 @@ def results(
         str,
         typer.Option(
             help="md, csv, latex, json or html; comparisons, cells and asked are CSV; items "
-            "(Parquet), eee (Every Eval Ever) and hub (the Hub's .eval_results) are files."
+            "(Parquet), eee (Every Eval Ever), hub (the Hub's .eval_results), png, svg and pdf are "
+            "files."
         ),
     ] = "md",
     scores: Annotated[
@@ -54,7 +55,8 @@ def results(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="With --format html, eee or hub: a folder to write to; with items: a file.",
+            help="With --format html, eee or hub: a folder to write to; with items, png, svg or "
+            "pdf: a file.",
         ),
     ] = None,
     items: Annotated[
@@ -62,8 +64,14 @@ def results(
     ] = 100,
     labels: Annotated[
         Path | None,
-        typer.Option(help="A YAML file of names to show and their order: methods, benchmarks."),
+        typer.Option(
+            help="A YAML file of names to show and their order: methods, benchmarks; and the "
+            "baseline that LaTeX has differences to."
+        ),
     ] = None,
+    figure: Annotated[
+        str, typer.Option(help="With --format png, svg or pdf: scores or pareto.")
+    ] = "",
     organization: Annotated[
         str, typer.Option(help="With --format eee: who made the models, as the Hub names them.")
     ] = "",
@@ -73,7 +81,15 @@ def results(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints a results table; or writes it for other programs, or as pages with its items."""
-    from flows.lookup.results import IN_FILES, OwnRun, show_logs, show_results, write_results
+    from flows.lookup.results import (
+        IN_FILES,
+        OwnRun,
+        show_logs,
+        show_results,
+        write_figure,
+        write_results,
+    )
+    from flows.report.plot import FORMS
     from infra.errors import ConfigError
 
     if predictions:
@@ -97,6 +113,15 @@ def results(
         return
     if same_metric:
         raise ConfigError("--same-metric needs --predictions.")
+    if format in FORMS:
+        if run is None or out is None or scores is not None:
+            raise ConfigError(f"--format {format} needs RUN, a study's name, and --out FILE.")
+        opened = open_existing_store(store)
+        mention_larger_run(opened, run)
+        write_figure(opened, run, format, out, figure or "scores", mixed=mixed, labels=labels)
+        return
+    if figure:
+        raise ConfigError(f"--figure needs --format {', '.join(FORMS)}, got --format {format}.")
     if format in IN_FILES:
         if run is None or out is None or scores is not None:
             raise ConfigError(f"--format {format} needs RUN, a study's name, and --out PATH alone.")
@@ -124,8 +149,8 @@ def results(
         return
     if out is not None:
         raise ConfigError(
-            f"--out needs --format html, {', '.join(IN_FILES)}, got --format {format}; use > for a "
-            f"file."
+            f"--out needs --format html, {', '.join((*IN_FILES, *FORMS))}, got --format {format}; "
+            f"use > for a file."
         )
     opened = open_existing_store(store) if scores is None else open_store(store, make=False)
     if run is not None:

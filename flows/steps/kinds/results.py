@@ -32,8 +32,8 @@ class ResultsSpec:
 def make(work: StepContext) -> Iterator[Progress]:
     """Gathers the scores of all inputs into tables."""
     from flows.report.gather import gather_report
-    from flows.report.pareto import plot_latency, plot_pareto
-    from flows.report.plot import plot_report
+    from flows.report.pareto import MEASURED, draw_pareto
+    from flows.report.plot import draw_scores
     from flows.report.render import FORMATS, comparisons_to_csv, latency_to_csv, render_report
 
     spec: ResultsSpec = work.config
@@ -41,12 +41,12 @@ def make(work: StepContext) -> Iterator[Progress]:
     for form in FORMATS:
         (work.out / f"results.{form}").write_text(render_report(report, form))
     (work.out / "comparisons.csv").write_text(comparisons_to_csv(report))
-    plot_report(report, work.out / "results.png")
-    plot_pareto(report, work.out / "pareto.png")
+    (work.out / "results.png").write_bytes(draw_scores(report))
+    (work.out / "pareto.png").write_bytes(draw_pareto(report))
     paths = sorted(path for path in work.out.iterdir() if path.is_file())
     work.content = listing_sha256({path.name: file_sha256(path) for path in paths})
     # After the content digest: measured times differ each time the same results are made.
-    plot_latency(report, work.out / "latency.png")
+    (work.out / "latency.png").write_bytes(draw_pareto(report, of=MEASURED))
     (work.out / "latency.csv").write_text(latency_to_csv(report))
     work.counts["cells"] = sum(cell.n for section in report.sections for cell in section.cells)
     yield Progress(done=1, total=1)

@@ -32,7 +32,7 @@ def test_a_score_file_is_reported(store: Store, tmp_path: Path):
             "xml",
             None,
             "must be one of md, csv, json, latex, comparisons, cells, asked, items, eee, hub, "
-            "html, got 'xml'",
+            "png, svg, pdf, html, got 'xml'",
         ),
         (
             None,

@@ -63,7 +63,7 @@ def test_two_cells_are_compared_as_the_table_compares_them(
     assert (pair.difference.mean, pair.difference.low, pair.difference.high) == pytest.approx(
         (entry.mean, entry.low, entry.high)
     )
-    assert pair.draws == draws_text(entry.seeds, entry.pretrainings, entry.items)
+    assert pair.draws == draws_text(entry.seeds, entry.pretrainings, entry.items, entry.pictures)
     assert pair.draws == "3 seeds, 1 pretraining"
     text = get(client, f"{COMPARE}?side={run}/colors/parcel/16&side={run}/colors/mqt/16")
     assert "+13.3" in told(text)

@@ -78,8 +78,8 @@ def test_a_column_declared_once_is_on_the_page(store: Store, monkeypatch: pytest
     assert cell.low is not None
     assert cell.high is not None
     shown = plain_text(results_page(store))
-    assert "over chance @64 width @256 width @64 seeds pretrainings items vanilla" in shown
-    assert f"{cell.high - cell.low:.1f} 2–3 2 4 m3" in shown  # Then seeds, pretrainings, items.
+    assert "over chance @64 width @256 width @64 seeds pretrainings items pictures vanilla" in shown
+    assert f"{cell.high - cell.low:.1f} 2–3 2 4 3 m3" in shown  # Then seeds to pictures.
 
 
 def test_the_page_says_what_was_asked_for_and_what_is_not_as_in_the_run_before(store: Store):

@@ -13,6 +13,8 @@ from flows.report.build import build_report
 from flows.report.cell_text import comparison_text
 from flows.report.cells import Plan, Score, ScoreOrigin, standing_over_all
 from flows.report.comparable import check_comparable, select_one_platform
+from flows.report.interval import estimate_interval, estimate_intervals
+from flows.report.paired_scores import PairedScores
 from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render_report
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
@@ -25,13 +27,17 @@ def test_every_two_methods_are_compared_at_budgets_and_seeds_that_both_have():
     assert [(c.pair, c.budget) for c in chartqa.comparisons] == [
         ("parcel − vanilla", 256),
         ("m3 − parcel", 64),
+        ("parcel − parcel@256", 64),
+        ("parcel − vanilla@256", 64),
+        ("m3 − vanilla@256", 64),
     ]
     first = chartqa.comparisons[0]  # 57, 60, 54 less 60, 62, 58
     assert first.mean == pytest.approx(-3.0)
     half = 4.302652729749 / 3**0.5
     assert (first.low, first.high) == pytest.approx((-3 - half, -3 + half))
     assert chartqa.comparisons[1].low is None  # One seed, and nobody knows its items.
-    assert len(refcoco.comparisons) == 4
+    # Three pairs at 256 tokens and one at 64; of two methods, 64 tokens with 256, and vanilla's.
+    assert len(refcoco.comparisons) == 3 + 1 + 2 + 2
 
 
 def test_the_comparison_over_benchmarks_is_in_words():
@@ -48,9 +54,28 @@ def test_the_comparison_over_benchmarks_is_in_words():
 
 def test_differences_of_a_benchmark_have_a_table():
     text = render_report(REPORT, "md")
-    assert "| difference | @256 | @64 | seeds | pretrainings | items |\n" in text
-    assert "| parcel − vanilla | -3.0 [-5.5, -0.5] |  | 3 | 1 | – |\n" in text
-    assert "| m3 − parcel |  | -3.0 | 1 | 1 | – |\n" in text
+    head = "| difference | @256 | @64 | seeds | pretrainings | items | pictures | detectable |\n"
+    assert head in text
+    # 57, 60, 54 less 60, 62, 58, and 48, 51 less 60, 58: one method, with vanilla's 256 tokens.
+    row = "| parcel − vanilla@256 | -3.0 [-5.5, -0.5] | -9.5 [-41.3, 22.3] | 2–3 | 1 | – | – | "
+    assert row in text
+    assert "| parcel − parcel@256 |  | -6.0 [-44.1, 32.1] | 2 | 1 | – | – | " in text
+    assert "| m3 − parcel |  | -3.0 | 1 | 1 | – | – | – |\n" in text
+
+
+def test_a_difference_as_large_as_is_detectable_is_found_by_80_of_100_studies():
+    """Thrice the same: drawn apart, seeds alone, one benchmark, of which nothing else is known."""
+    rng = np.random.default_rng(3)
+    rows = [PairedScores.of(rng.normal(0, 2, 4)) for _ in range(300)]
+    detectable = np.median([estimate_interval([row], [0] * 4).detectable for row in rows])
+    found = [
+        estimate_interval([PairedScores.of(detectable + row.values)], [0] * 4).p <= 0.05
+        for row in rows
+    ]
+    assert 0.7 < np.mean(found) < 0.9
+    # Of three tests, a difference must be larger to stand in all tables.
+    one, of_three = (estimate_intervals(rows[:num], [[0] * 4] * num)[0] for num in (1, 3))
+    assert of_three.detectable > one.detectable
 
 
 def study(gain: float) -> list[Score]:
@@ -74,7 +99,7 @@ def test_sure_differences_are_counted_after_correction():
     assert (refcoco.holm, chartqa.holm < 0.05) == (refcoco.p, True)
     (over,) = report.comparisons
     assert (over.better, over.worse) == (1, 0)
-    assert "] * | 3 | 1 | – |" in render_report(report, "md")
+    assert "] * | 3 | 1 | – | – |" in render_report(report, "md")
 
 
 def test_the_table_says_what_stands_over_all_that_it_compares():
@@ -113,8 +138,9 @@ def test_one_seed_says_so():
 
 def test_files_hold_every_comparison():
     lines = list(csv.DictReader(io.StringIO(comparisons_to_csv(REPORT))))
-    assert tuple(lines[0]) == COMPARISON_COLUMNS
-    assert len(lines) == 6 + len(REPORT.comparisons)
+    assert tuple(lines[0]) == (*COMPARISON_COLUMNS, "other_budget")
+    assert len(lines) == 5 + 8 + len(REPORT.comparisons)
+    assert {line["other_budget"] for line in lines} == {"", "256"}
     assert lines[-1]["benchmarks"] == "chartqa refcoco"
     value = json.loads(render_report(REPORT, "json"))
     assert value["benchmarks"][0]["comparisons"][0]["mean"] == -3.0

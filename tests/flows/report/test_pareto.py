@@ -9,7 +9,7 @@ import pytest
 
 from flows.report.build import build_report
 from flows.report.cells import Cost, Report
-from flows.report.pareto import MEASURED, pareto_front, pareto_png
+from flows.report.pareto import MEASURED, draw_pareto, pareto_front
 from flows.report.render import latency_to_csv, render_report
 from tests.flows.report.report_studies import CHANCE, PLAN, scores
 
@@ -51,10 +51,10 @@ def test_files_hold_the_cost_of_every_cell():
 
 @pytest.mark.slow
 def test_the_plot_is_a_png_with_the_same_bytes_and_needs_no_score():
-    first = pareto_png(REPORT)
+    first = draw_pareto(REPORT)
     assert first.startswith(b"\x89PNG")
-    assert pareto_png(REPORT) == first
-    assert pareto_png(build_report(PLAN, [], {})).startswith(b"\x89PNG")
+    assert draw_pareto(REPORT) == first
+    assert draw_pareto(build_report(PLAN, [], {})).startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
@@ -74,6 +74,6 @@ def test_the_time_of_an_answer_is_the_median_over_seeds_and_draws_a_plot_of_its_
     assert found["chartqa", "parcel", "64"] == "128.7410"  # One of them is missing.
     assert not [key for key in found if key[1] == "m3"]
     assert latency_to_csv(REPORT).count("\n") == 1
-    assert pareto_png(report) == pareto_png(timed(3.0))
-    measured = [pareto_png(r, MEASURED) for r in (report, timed(3.0), REPORT)]
+    assert draw_pareto(report) == draw_pareto(timed(3.0))
+    measured = [draw_pareto(r, of=MEASURED) for r in (report, timed(3.0), REPORT)]
     assert len(set(measured)) == 3

@@ -11,8 +11,8 @@ from flows.report.build import build_report
 from flows.report.cells import Report
 from flows.report.headline import headline_text
 from flows.report.json_file import read_json
-from flows.report.pareto import pareto_png
-from flows.report.plot import plot_png
+from flows.report.pareto import draw_pareto
+from flows.report.plot import draw_scores
 from flows.report.render import comparisons_to_csv, render_report
 from flows.report.table_labels import TableLabels, label_report
 from tests.flows.report.report_studies import CHANCE, PLAN, make, scores
@@ -106,5 +106,5 @@ def test_labels_keep_the_means_of_each_backbone_together():
 @pytest.mark.slow
 def test_plots_have_panels_of_their_own_for_each():
     report, one = two_backbones(), build_report(PLAN, scores(), CHANCE)
-    assert plot_png(report) != plot_png(one)
-    assert pareto_png(report).startswith(b"\x89PNG")
+    assert draw_scores(report) != draw_scores(one)
+    assert draw_pareto(report).startswith(b"\x89PNG")

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from flows.report.build import build_report
 from flows.report.cells import Report
 from flows.report.json_file import read_json
 from flows.report.markdown import to_markdown
-from flows.report.plot import plot_png
+from flows.report.pareto import draw_pareto
+from flows.report.plot import draw_scores
 from flows.report.render import FORMATS, render_report
 from flows.report.result_columns import CELL_COLUMNS
 from flows.report.table_labels import TableLabels, label_report
@@ -52,29 +54,33 @@ def test_markdown_shows_scores_retention_intervals_and_chance():
         "seeds",
         "pretrainings",
         "items",
+        "pictures",
     ]
-    assert rows["parcel"] == ["57.0 ± 3.0", "49.5 ± 2.1 (2/3)", "95.0", "83.9", "12.5"]
+    retentions = ["95.0 [90.4, 99.6]", "83.9 [33.5, 134.3]"]
+    assert rows["parcel"] == ["57.0 ± 3.0", "49.5 ± 2.1 (2/3)", *retentions, "12.5"]
     assert spreads["parcel"] == [
         *("49.5 … 64.3", "31.0 … 68.1", "44.5", "37.0"),
-        *("2–3", "1", "–"),
+        *("2–3", "1", "–", "–"),
     ]
     assert rows["vanilla"] == ["60.0 ± 2.0", "", "100.0", "", "12.5"]
-    assert spreads["vanilla"] == ["55.0 … 64.9", "", "47.5", "", "3", "1", "–"]
+    assert spreads["vanilla"] == ["55.0 … 64.9", "", "47.5", "", "3", "1", "–", "–"]
     assert rows_of(text, "refcoco (miou)", 1)["m3"][3] == "-2.0 ✗"
 
 
 def test_markdown_shows_missing_cells_as_missing_with_the_seeds_there_are():
     text = render_report(REPORT, "md")
     assert rows_of(text, "chartqa")["m3"] == ["– (0/3)", "45.0 (1/3)", "–", "75.0", "12.5"]
-    assert rows_of(text, "chartqa", 1)["m3"] == ["–", "–", "–", "32.5", "1", "1", "–"]
+    assert rows_of(text, "chartqa", 1)["m3"] == ["–", "–", "–", "32.5", "1", "1", "–", "–"]
 
 
 def test_markdown_averages_over_benchmarks_only_when_all_are_there():
     table = render_report(REPORT, "md").split("## chartqa")[0]
-    assert "mean score @256 | mean score @64 | seeds | pretrainings |\n" in table
-    assert "| all | 2 | parcel | 94.2 | – (80.0 over 1/2 rows) | 49.5 | – | 3 | 1 |\n" in table
-    m3 = "| all | 2 | m3 | – (60.0 over 1/2 rows) | – (40.0 over 1/2 rows) | – | – | 3 | 1 |\n"
+    assert "mean score @256 | mean score @64 |\n" in table
+    parcel = "| all | 2 | parcel | 94.2 [80.3, 108.0] | – (80.0 over 1/2 rows) | 49.5 | – |\n"
+    assert parcel in table
+    m3 = "| all | 2 | m3 | – (60.0 over 1/2 rows) | – (40.0 over 1/2 rows) | – | – |\n"
     assert m3 in table
+    assert "| all | 2 | parcel | 46.1 … 52.9 | – | 3 | 1 |\n" in table
 
 
 def test_every_form_marks_the_best_and_the_second_best_of_cells_and_of_means():
@@ -92,8 +98,8 @@ def test_every_form_marks_the_best_and_the_second_best_of_cells_and_of_means():
     assert "| m3 | *40.0 ± 0.0* |" in chartqa
     assert re.search(r"bold .*italic, vanilla apart", chartqa)
     means, scores = render_report(report, "latex").split(r"\end{table}")[:2]
-    assert r"& parcel & $\mathbf{53.0}_{\pm 0.0}$ & -- & \textbf{66.2} & -- \\" in means
-    assert r"& m3 & \underline{$50.0_{\pm 0.0}$} & -- & \underline{62.5} & -- \\" in means
+    assert r"& parcel & $\mathbf{53.0}_{\pm 0.0}$ & -- & $\mathbf{66.2}$ & -- \\" in means
+    assert r"& m3 & \underline{$50.0_{\pm 0.0}$} & -- & \underline{$62.5$} & -- \\" in means
     assert r"& m3 & \underline{$40.0_{\pm 0.0}$}" in scores
     linked = to_markdown(report, link=lambda text, c: f"[{text}](/{c.method})")
     assert "**[43.0 ± 0.0](/parcel)**" in linked
@@ -169,7 +175,7 @@ def test_every_form_shows_the_margin_and_no_retention_of_a_reference_below_chanc
     assert error > 5
     text = render_report(report, "md")
     assert rows_of(text, "refcoco")["vanilla"][2] == "–"
-    assert rows_of(text, "refcoco", 1)["vanilla"][2] == f"1.0 ± {error:.1f} ✗"
+    assert rows_of(text, "refcoco", 1)["vanilla"][2] == f"1.0 ({1 / error:.1f} errors) ✗"
     lines = csv.DictReader(io.StringIO(render_report(report, "csv")))
     line = next(r for r in lines if (r["benchmark"], r["method"]) == ("refcoco", "vanilla"))
     shown = [line[c] for c in ("retention", "error", "margin", "above_chance")]
@@ -198,8 +204,11 @@ def one_method(report: Report) -> Report:
 def test_latex_is_a_balanced_booktabs_table():
     text = render_report(REPORT, "latex")
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
-    assert r"& parcel & $57.0_{\pm 3.0}$ & $49.5_{\pm 2.1}^{2/3}$ & 95.0 & 83.9 &  \\" in text
-    assert r"& m3 & --$^{0/3}$ & $45.0^{1/3}$ & -- & 75.0 &  \\" in text
+    parcel = (
+        r"& parcel & $57.0_{\pm 3.0}$ & $49.5_{\pm 2.1}^{2/3}$ & $95.0_{[90.4, 99.6]}$ & $83.9_"
+    )
+    assert parcel in text
+    assert r"& m3 & --$^{0/3}$ & $45.0^{1/3}$ & -- & $75.0$ &  \\" in text
     for table, separators in zip(text.split(r"\end{table}"), (5, 6), strict=False):
         body = [
             line for line in table.splitlines() if line.endswith(r" \\") and "multi" not in line
@@ -221,8 +230,9 @@ def test_latex_has_its_draws_in_the_caption_and_marks_what_stands():
         for seed, more in zip(SEEDS, values, strict=True)
     ]
     text = render_report(build_report(PLAN, own, CHANCE), "latex")
-    assert re.search(r"3 seeds from 1 pretraining\. Bold: .*\$\^\{\*\}\$ .*underlined: ", text)
-    assert "1 pretraining, each score over 4 items" in render_report(rich_report(), "latex")
+    assert re.search(r"3 seeds from 1 pretraining\. .*Bold: .*\$\^\{\*\}\$ .*underlined: ", text)
+    items = "1 pretraining, each score over 4 items about 3 pictures"
+    assert items in render_report(rich_report(), "latex")
     assert r"& parcel & $\mathbf{59.1}_{\pm 0.1}^{*}$ & $\mathbf{55.0}_{\pm 4.6}$ &" in text
     assert r"& m3 & \underline{$55.0_{\pm 0.1}$} & \underline{$54.7_{\pm 4.5}$} &" in text
 
@@ -264,6 +274,21 @@ def test_labels_rename_and_order_every_form():
         label_report(REPORT, TableLabels(methods={"parcel": "m3"}))
 
 
+def test_latex_has_differences_to_a_baseline_that_is_named():
+    labels = TableLabels(methods={"vanilla": "PaliGemma"}, baseline="vanilla")
+    text = render_report(label_report(REPORT, labels), "latex")
+    # 57, 60, 54 less 60, 62, 58 at 256 tokens; at 64, less the same: vanilla has no 64.
+    assert r"$-3.0_{[-5.5, -0.5]}$ & $-9.5_{[-41.3, 22.3]}$" in text
+    assert r"\multicolumn{2}{c}{Difference}" in text
+    assert "Differences to PaliGemma at the same budget" in text
+    # The other way round than the comparison has it, m3 less parcel; its star stays.
+    text = render_report(label_report(REPORT, TableLabels(baseline="m3")), "latex")
+    assert r"$+15.0_{[6.4, 23.6]}^{*}$ & $+18.0$" in text
+    assert "Difference" not in render_report(REPORT, "latex")
+    with pytest.raises(ValueError, match=r"labels\.baseline .*vanilla.* got mqt"):
+        label_report(REPORT, TableLabels(baseline="mqt"))
+
+
 def test_latex_escapes_names():
     plan = type(PLAN)(**{**vars(PLAN), "methods": ("vanilla", "a_b&c", "m3", "parcel")})
     assert r"a\_b\&c" in render_report(build_report(plan, scores(), CHANCE), "latex")
@@ -284,16 +309,32 @@ def test_unknown_format_names_those_there_are():
 def test_plot_is_a_png_with_the_same_bytes_whatever_the_users_settings():
     import matplotlib
 
-    first = plot_png(REPORT)
+    first = draw_scores(REPORT)
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
-        assert plot_png(REPORT) == first
+        assert draw_scores(REPORT) == first
         assert matplotlib.rcParams["font.size"] == 30
     assert first.startswith(b"\x89PNG\r\n")
     assert b"Software" not in first
 
 
+@pytest.mark.parametrize(("form", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF-")])
+@pytest.mark.parametrize("draw", [draw_scores, draw_pareto])
+def test_figures_in_vectors_have_the_same_bytes_and_their_labels(
+    draw: Callable[[Report, str], bytes], form: str, start: bytes
+):
+    report = label_report(rich_report(), TableLabels(methods={"parcel": "PARCEL (ours)"}))
+    first = draw(report, form)
+    assert first.startswith(start)
+    assert draw(report, form) == first
+    assert first != draw(rich_report(), form)
+    if form == "svg":
+        # Text is drawn as outlines, with the text itself in a comment.
+        assert b"PARCEL (ours)" in first
+        assert (b"95 % intervals" in first) == (draw is draw_scores)
+
+
 def test_plot_draws_a_study_without_any_score():
-    assert plot_png(build_report(PLAN, [], {})).startswith(b"\x89PNG")
+    assert draw_scores(build_report(PLAN, [], {})).startswith(b"\x89PNG")
 
 
 def test_importing_the_report_imports_nothing_heavy():
