@@ -1,14 +1,16 @@
 """Sets models of other systems beside a study of our own, in one report."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from flows.logs.item_log import ItemLog, ItemLogError
 from flows.logs.logs_report import report_logs
-from flows.logs.own_questions import OwnQuestion, align_log
+from flows.logs.own_questions import OwnQuestion, align_log, score_again
 from flows.report.average import aggregate_sections
 from flows.report.cells import NO_BUDGET, Cell, Comparison, Plan, Report, Score, Section
 from flows.report.compare import compare_methods
+from model.eval.metrics.scores import Fields
 
 
 def add_logs(
@@ -17,12 +19,14 @@ def add_logs(
     logs: Sequence[ItemLog],
     questions: Mapping[str, Sequence[OwnQuestion]],
     same_metrics: Mapping[str, str],
+    read_fields: Callable[[str], Mapping[str, Fields]] = lambda _: {},
 ) -> Report:
     """Returns the report with the models of some logs as further methods.
 
     Our own cells, means and differences stay what they are. A model of another system has a cell
     at `NO_BUDGET`, whose items have our sources, so that its interval has our clusters. Its
     difference to each of our methods stands at each of our budgets, paired by item, over our seeds.
+    Its answers are scored by our metric; notes say where the log has other scores.
 
     Args:
       report: the study's report.
@@ -30,6 +34,7 @@ def add_logs(
       logs: logs of other systems.
       questions: benchmark -> its questions, of those that have items.
       same_metrics: name of a metric in a log -> the name of the same metric of ours.
+      read_fields: function from a benchmark to id -> fields of its records, which our metric needs.
 
     Raises:
       ItemLogError: if a log has no benchmark's questions, another metric, a method's name, or a
@@ -37,7 +42,7 @@ def add_logs(
     """
     sections = {section.benchmark: section for section in report.sections}
     methods = {method for section in report.sections for method in section.methods}
-    aligned = []
+    aligned, notes = list[ItemLog](), list[str]()
     for log in logs:
         if log.model in methods:
             raise ItemLogError(
@@ -52,8 +57,11 @@ def add_logs(
         for entry in align_log(log, questions):
             metric = same_metrics.get(entry.metric, entry.metric)
             _check_metric(log, metric, sections[entry.task])
-            aligned.append(dataclasses.replace(entry, metric=metric))
-    theirs = report_logs(aligned)
+            entry = dataclasses.replace(entry, metric=metric)
+            scored, note = _score_again(entry, read_fields)
+            aligned.append(scored)
+            notes += [note] if note else []
+    theirs = report_logs(aligned, own_pictures=True)
     # A view is a plan of its own, with its own budgets and seeds.
     parts = [_add_sections(report, theirs, sub_plan) for sub_plan in plan.views]
     return dataclasses.replace(
@@ -61,7 +69,7 @@ def add_logs(
         sections=tuple(section for part in parts for section in part.sections),
         aggregates=tuple(entry for part in parts for entry in part.aggregates),
         comparisons=tuple(entry for part in parts for entry in part.comparisons),
-        notes=(*report.notes, *theirs.notes, _note(theirs)),
+        notes=(*report.notes, *theirs.notes, *notes, _note(theirs)),
     )
 
 
@@ -77,6 +85,28 @@ def _check_metric(log: ItemLog, metric: str, section: Section) -> None:
             f"{log.file}: {section.benchmark} has no plain mean of items, but {section.metric} "
             f"over groups of them; only plain means are compared with other systems'."
         )
+
+
+def _score_again(
+    log: ItemLog, read_fields: Callable[[str], Mapping[str, Fields]]
+) -> tuple[ItemLog, str]:
+    """Returns a log with our scores, and a note on what its own differ in; "" if in nothing."""
+    place = f"{log.model} on {log.task}"
+    try:
+        scored = score_again(log, log.metric, read_fields(log.task))
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        return log, (
+            f"Scores of {place} are its log's own, since {log.metric} could not score its answers "
+            f"again: {' '.join(str(error).split())[:200]}"
+        )
+    pairs = [(a.score, b.score) for a, b in zip(log.items, scored.items, strict=True)]
+    if not (num := sum(not math.isclose(a, b, abs_tol=1e-6) for a, b in pairs)):
+        return scored, ""
+    theirs, ours = (sum(100 * pair[side] for pair in pairs) / len(pairs) for side in (0, 1))
+    return scored, (
+        f"Answers of {place} are scored again by {log.metric}: {ours:.1f}, where its log has "
+        f"{theirs:.1f}; {num:,} of {len(pairs):,} items differ."
+    )
 
 
 def _note(theirs: Report) -> str:

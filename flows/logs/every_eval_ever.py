@@ -19,24 +19,19 @@ from flows.logs.log_checks import (
     MEAN_TOLERANCE,
     is_number,
     object_member,
+    optional_object,
     parse_object,
+    picture_of,
     sorted_items,
 )
+from flows.logs.settings import is_lower_better, stated_settings
 from flows.report.every_eval_ever_files import LIBRARY, SAMPLES_END
 
 FILES = f"*{SAMPLES_END} beside *.json"
 """What is read, for a message."""
 
-SAMPLE_PICTURES = (
-    "source_sha256",
-    "image_sha256",
-    "source",
-    "image_id",
-    "image",
-    "video_id",
-    "video",
-)
-"""Names of a sample's metadata that tell its picture or video, the surest first."""
+_WITH_SETTINGS = ("metric_config", "source_data", "generation_config")
+"""Members of a result that state how it came about."""
 
 _PSEUDO_TOLERANCE = 1e-5
 """As `MEAN_TOLERANCE`, where the items have pseudo-values, which are derivatives."""
@@ -54,8 +49,9 @@ def read_log(path: Path) -> ItemLog:
     """Returns the items of one model on one task.
 
     The task is the name of the evaluation. Of several results the first counts that has a number
-    for every one of its items, whose mean is the result's own; scores are in 0-1 unless the result
-    says that its metric is unbounded. Logs of `parcel results` have a budget and a seed, too.
+    for every one of its items, whose mean is the result's own; one of which lower is better comes
+    last. Scores are in 0-1 unless the result says that its metric is unbounded. Logs of
+    `parcel results` have a budget and a seed, too.
 
     Raises:
       ItemLogError: if a file lacks what is read, is of several tasks, or no metric can be read item
@@ -93,17 +89,34 @@ def read_log(path: Path) -> ItemLog:
     result, result_rows = _readable_result(results, rows, path, evaluation_file)
     place = f"{evaluation_file}: evaluation_results"
     own = _own_fields(evaluation, result, str(evaluation_file))
-    source = object_member(result, "source_data", place)
-    details = source.get("additional_details")
-    details = details if isinstance(details, dict) else {}
+    object_member(result, "source_data", place)
+    settings = _settings(evaluation, result, len(result_rows))
     return ItemLog(
         file=str(path),
         model=name,
         task=tasks[0],
         metric=_metric_name(result, place),
-        split=str(source.get("hf_split") or details.get("split") or ""),
+        split=str(settings.pop("split", "")),
         items=sorted_items(((at, _logged_item(row, at)) for at, row in result_rows), "sample_id"),
+        settings=settings,
         **own,
+    )
+
+
+def _settings(evaluation: Mapping[str, Any], result: Mapping[str, Any], num: int) -> dict[str, Any]:
+    """Returns the settings that an evaluation states for a result with a number of items."""
+    library = optional_object(evaluation, "eval_library")
+    scored = optional_object(optional_object(result, "score_details"), "uncertainty")
+    total = scored.get("num_samples")
+    return stated_settings(
+        {
+            "evaluator": " ".join(
+                str(library[of]) for of in ("name", "version") if library.get(of)
+            ),
+            # Where the score is over more items than the file has.
+            "limit.samples": total if isinstance(total, int) and total > num else None,
+            **{name: result.get(name) for name in _WITH_SETTINGS},
+        }
     )
 
 
@@ -112,7 +125,7 @@ def _readable_result(
 ) -> tuple[Mapping[str, Any], list[_Row]]:
     """Returns the first result whose score is the mean of its items' scores, and their lines."""
     names = []
-    for result in results:
+    for result in sorted(results, key=lambda result: is_lower_better(_settings({}, result, 0))):
         result_id = result.get("evaluation_result_id")
         of_result = [
             (place, row)
@@ -172,12 +185,10 @@ def _own_fields(
 
 def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
     question = object_member(row, "input", place)
-    metadata = _metadata(row)
-    picture = next((metadata[name] for name in SAMPLE_PICTURES if metadata.get(name)), "")
     text = _text(question, "raw", f"{place}: input", empty=True)
     return LoggedItem(
         id=_text(row, "sample_id", place),
-        source=str(picture),
+        source=picture_of(optional_object(row, "metadata")),
         question=str(row.get("sample_hash") or ""),
         prompt=str(question.get("formatted") or text),
         text=text,
@@ -187,14 +198,18 @@ def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
     )
 
 
-def _answer(row: Mapping[str, Any]) -> str:
-    output = row.get("output")
-    if isinstance(output, dict):
-        return _one_text(output.get("raw"))
-    # Of several turns, the answer is what was taken from the last one.
+def _answer(row: Mapping[str, Any]) -> str | None:
+    """Returns what was taken from the last turn, if it is there; else the whole only answer."""
+    raw = optional_object(row, "output").get("raw")
+    if isinstance(raw, list) and len(raw) == 1:
+        raw = raw[0]
     taken = row.get("answer_attribution")
     last = taken[-1] if isinstance(taken, list) and taken else {}
-    return str(last.get("extracted_value", "")) if isinstance(last, dict) else ""
+    value = last.get("extracted_value") if isinstance(last, dict) else None
+    # What was taken from an answer stands in it; anything else is another's answer.
+    if isinstance(value, str) and (not isinstance(raw, str) or value in raw):
+        return value
+    return raw if isinstance(raw, str) else None
 
 
 def _one_text(texts: Any) -> str:
@@ -209,7 +224,7 @@ def _value(row: Mapping[str, Any], place: str) -> float:
     score = object_member(row, "evaluation", place).get("score")
     if not is_number(score):
         raise ItemLogError(f"{place}: evaluation.score must be a number, got {score!r}.")
-    text = _metadata(row).get("pseudo_value")
+    text = optional_object(row, "metadata").get("pseudo_value")
     if text is None:
         return float(score)
     try:
@@ -222,12 +237,7 @@ def _value(row: Mapping[str, Any], place: str) -> float:
 
 
 def _has_pseudo_values(rows: Sequence[_Row]) -> bool:
-    return all("pseudo_value" in _metadata(row) for _, row in rows)
-
-
-def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
-    metadata = row.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
+    return all("pseudo_value" in optional_object(row, "metadata") for _, row in rows)
 
 
 def _metric_name(result: Mapping[str, Any], place: str) -> str:

@@ -1,6 +1,8 @@
 """One model's items on one task, as another evaluation system logged them."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from flows.report.cells import NO_BUDGET
 
@@ -15,11 +17,12 @@ class LoggedItem:
 
     Attributes:
       id: the question's id in its task.
-      source: picture or video that it is about, which items may share; "" if the log has none.
+      source: picture or video that it is about, which items may share: a digest, or a name within
+        its task; "" if the log has none.
       question: the question's data, or a digest of it; "" if unknown.
       prompt: text that the model was given; "" if unknown.
       target: accepted answer, as logged.
-      answer: the model's answer, as logged.
+      answer: the model's answer, as logged; None if the log has no single text.
       score: score of the answer, 0-1; above where the metric is unbounded, and a pseudo-value where
         it is no mean of items (`PredictionScores`).
       text: the question alone, without what a prompt adds to it; "" if unknown.
@@ -30,7 +33,7 @@ class LoggedItem:
     question: str
     prompt: str
     target: str
-    answer: str
+    answer: str | None
     score: float
     text: str = ""
 
@@ -50,6 +53,8 @@ class ItemLog:
       pretraining: number of the pretraining that its training started from.
       checkpoint: name of the checkpoint that answered; "" if unknown. Tasks that share one have the
         luck of its training in common.
+      settings: how answers were made and scored, by name as in `settings.EXPECTED`, such as
+        {"few-shot": 0, "generation.temperature": 0}; what the log does not state is left out.
     """
 
     file: str
@@ -62,3 +67,4 @@ class ItemLog:
     seed: int = 0
     pretraining: int = 0
     checkpoint: str = ""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)

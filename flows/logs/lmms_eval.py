@@ -6,18 +6,23 @@
 Source: lmms-eval, lmms_eval/loggers/evaluation_tracker.py (`save_results_samples`).
 """
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.logs.log_checks import (
-    metric_of_means,
+    MEAN_TOLERANCE,
+    is_number,
     object_member,
+    optional_object,
     parse_object,
     picture_of,
     sorted_items,
 )
+from flows.logs.settings import is_lower_better, stated_settings
 
 SAMPLES = "_samples_"
 RESULTS_END = "_results.json"
@@ -26,6 +31,10 @@ FILES = f"*{SAMPLES}TASK.jsonl beside *{RESULTS_END}"
 
 SPREAD_ENDS = ("_stderr", "_clt", "_clustered")
 """Ends of the names of numbers that are no means."""
+
+
+_OF_TASKS = ("configs", "versions", "n-shot", "n-samples", "higher_is_better")
+"""Members of the results that have a value for each task."""
 
 
 def find_logs(folder: Path) -> list[Path]:
@@ -37,7 +46,7 @@ def read_log(path: Path) -> ItemLog:
     """Returns the items of one model on one task.
 
     The metric is the first in the task's results that has a number in 0-1 for every question,
-    whose mean is the task's own.
+    whose mean is the task's own; one of which lower is better comes last.
 
     Raises:
       ItemLogError: if a file lacks what is read, or no metric can be read item by item.
@@ -49,8 +58,6 @@ def read_log(path: Path) -> ItemLog:
     results = parse_object(results_file.read_bytes(), str(results_file))
     all_means = object_member(results, "results", results_file)
     means = object_member(all_means, task, f"{results_file}: results")
-    configs = results.get("configs")
-    config = configs.get(task) if isinstance(configs, dict) else None
     model = results.get("model_name")
     if not isinstance(model, str) or not model:
         raise ItemLogError(f"{results_file}: model_name must be a text, got {model!r}.")
@@ -63,22 +70,14 @@ def read_log(path: Path) -> ItemLog:
     ]
     if not rows:
         raise ItemLogError(f"{path}: has no question.")
-    metric = metric_of_means(
-        # "relaxed,none": the metric and the filter of the answers.
-        [
-            (name, means[key])
-            for key in means
-            if not (name := key.split(",")[0]).endswith(SPREAD_ENDS)
-        ],
-        lambda name: [row.get(name) for _, row in rows],
-        path,
-    )
+    metric, answer_filter = _metric_and_filter(results, task, means, rows, path)
+    settings = _settings(results, task, metric, answer_filter)
     return ItemLog(
         file=str(path),
         model=model,
         task=task,
         metric=metric,
-        split=str(config.get("test_split") or "") if isinstance(config, dict) else "",
+        split=str(settings.pop("split", "")),
         items=sorted_items(
             (
                 (f"{path} line {number}", _logged_item(row, metric, f"{path} line {number}"))
@@ -86,7 +85,74 @@ def read_log(path: Path) -> ItemLog:
             ),
             "doc_id",
         ),
+        settings=settings,
     )
+
+
+def _metric_and_filter(
+    results: Mapping[str, Any],
+    task: str,
+    means: Mapping[str, Any],
+    rows: Sequence[tuple[int, Mapping[str, Any]]],
+    path: Path,
+) -> tuple[str, str]:
+    """Returns the first metric whose numbers, question by question, have the mean that is stated.
+
+    One of which lower is better comes after all others.
+
+    Raises:
+      ItemLogError: if there is none with a number in 0-1 for every question.
+    """
+    # "relaxed,none": the metric and the filter of the answers.
+    keys = [tuple(key.partition(",")[::2]) for key, mean in means.items() if is_number(mean)]
+    found = [(name, of) for name, of in keys if not name.endswith(SPREAD_ENDS)]
+    for name, of in sorted(found, key=lambda key: is_lower_better(_settings(results, task, *key))):
+        mean = means[f"{name},{of}" if of else name]
+        values = [row.get(name) for _, row in rows]
+        numbers = [float(value) for value in values if is_number(value)]
+        if (
+            len(numbers) == len(values)
+            and all(0 <= number <= 1 for number in numbers)
+            and math.isclose(statistics.fmean(numbers), mean, abs_tol=MEAN_TOLERANCE)
+        ):
+            return name, of
+    raise ItemLogError(
+        f"{path}: needs a metric with a number in 0-1 for every question whose mean is the task's "
+        f"own, got {', '.join(dict.fromkeys(name for name, _ in found)) or 'none'}."
+    )
+
+
+def _settings(
+    results: Mapping[str, Any], task: str, metric: str, answer_filter: str
+) -> dict[str, Any]:
+    """Returns the settings that the results state for a task."""
+    of_task = {name: optional_object(results, name).get(task) for name in _OF_TASKS}
+    config, of_run = optional_object(of_task, "configs"), optional_object(results, "config")
+    version = results.get("lmms_eval_version")
+    return stated_settings(
+        {
+            **{name: of_task[name] for name in ("versions", "n-shot", "n-samples")},
+            **config,
+            "test_split": config.get("test_split") or config.get("validation_split"),
+            # Of several metrics and filters, those that made this score.
+            "metric_list": _entries(config, "metric_list", "metric", metric),
+            "metric": {
+                "higher_is_better": optional_object(of_task, "higher_is_better").get(metric)
+            },
+            "filter_list": _entries(config, "filter_list", "name", answer_filter),
+            "filter": answer_filter,
+            **{name: of_run.get(name) for name in ("gen_kwargs", "offset", "fewshot_seed")},
+            "limit": of_run.get("limit") or ("none" if "limit" in of_run else None),
+            **{name: results.get(name) for name in ("system_instruction", "fewshot_as_multiturn")},
+            "evaluator": f"lmms-eval {version}" if version else None,
+        }
+    )
+
+
+def _entries(config: Mapping[str, Any], field: str, key: str, name: str) -> list[dict[str, Any]]:
+    entries = config.get(field)
+    entries = entries if isinstance(entries, list) else []
+    return [entry for entry in entries if isinstance(entry, dict) and entry.get(key) == name]
 
 
 def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
@@ -97,16 +163,16 @@ def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
     doc = row.get("doc")
     question = doc if isinstance(doc, dict) else {}
     # One answer per request: a list of lists or of texts.
-    answers = row.get("filtered_resps", "")
-    while isinstance(answers, list) and len(answers) == 1:
-        answers = answers[0]
+    answer = row.get("filtered_resps")
+    while isinstance(answer, list) and len(answer) == 1:
+        answer = answer[0]
     return LoggedItem(
         id=str(row["doc_id"]),
         source=picture_of(question),
         question=str(row.get("doc_hash", "")),
         prompt=str(row.get("input", "")),
         target=str(row.get("target", "")),
-        answer=str(answers),
+        answer=answer if isinstance(answer, str) else None,
         score=float(row[metric]),
         text=str(question.get("question", "")),
     )

@@ -1,8 +1,6 @@
-"""Checks that the readers of all formats share: objects, numbers, distinct ids, and the metric."""
+"""Checks that the readers of all formats share: objects, numbers, pictures and distinct ids."""
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -12,14 +10,17 @@ from infra.typed_json import parse_json
 MEAN_TOLERANCE = 1e-6
 """Distance of a mean from the one that a log states, up to which both are the same."""
 
-ITEM_PICTURES = ("image_id", "img_id", "imageId", "image_path", "video_id", "video")
-"""Fields of a question's data that name its picture or video, as datasets call them."""
+PICTURES = (
+    *("source_sha256", "image_sha256"),
+    *("image_id", "img_id", "imageId", "image_path", "image_name", "image", "video_id", "video"),
+)
+"""Fields of a question's data that tell its picture or video, the surest first."""
 
 
 def picture_of(fields: Mapping[str, Any]) -> str:
-    """Returns the name of the picture or video in a question's data; "" if it has none."""
-    named = (fields[name] for name in ITEM_PICTURES if fields.get(name) is not None)
-    return str(next(named, ""))
+    """Returns the digest or name of the picture or video in a question's data; "" without one."""
+    named = (fields.get(name) for name in PICTURES)
+    return next((str(name) for name in named if isinstance(name, str | int) and name != ""), "")
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -54,6 +55,12 @@ def object_member(values: Mapping[str, Any], name: str, place: str | Path) -> di
     return value
 
 
+def optional_object(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns a member of an object that is an object itself; {} if it is none."""
+    value = values.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 def sorted_items(items: Iterable[tuple[str, LoggedItem]], field: str) -> tuple[LoggedItem, ...]:
     """Returns items sorted by id.
 
@@ -69,35 +76,3 @@ def sorted_items(items: Iterable[tuple[str, LoggedItem]], field: str) -> tuple[L
         if by_id.setdefault(item.id, item) is not item:
             raise ItemLogError(f"{place}: {field} {item.id} is there twice.")
     return tuple(by_id[name] for name in sorted(by_id))
-
-
-def metric_of_means(
-    means: Iterable[tuple[str, Any]], values_of: Callable[[str], Sequence[Any]], path: Path
-) -> str:
-    """Returns the first metric whose numbers, item by item, have the mean that the log states.
-
-    Args:
-      means: metric and its mean over all items, in the log's order; what is no number is left out.
-      values_of: function from a metric to its value of each item.
-      path: the log.
-
-    Raises:
-      ItemLogError: if there is none with a number in 0-1 for every item.
-    """
-    names = []
-    for name, mean in means:
-        if not is_number(mean):
-            continue
-        names.append(name)
-        values = values_of(name)
-        numbers = [float(value) for value in values if is_number(value)]
-        if (
-            len(numbers) == len(values) > 0
-            and all(0 <= number <= 1 for number in numbers)
-            and math.isclose(statistics.fmean(numbers), mean, abs_tol=MEAN_TOLERANCE)
-        ):
-            return name
-    raise ItemLogError(
-        f"{path}: needs a metric with a number in 0-1 for every question whose mean is the task's "
-        f"own, got {', '.join(dict.fromkeys(names)) or 'none'}."
-    )

@@ -1,10 +1,12 @@
 """Builds a report of other systems' items: the same intervals, pairing and clusters as our own."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from flows.logs import every_eval_ever, lmms_eval
-from flows.logs.item_log import ItemLog, ItemLogError
+from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
+from flows.logs.settings import check_settings, difference_error, settings_notes
 from flows.report.build import build_report
 from flows.report.cell_text import MISSING
 from flows.report.cells import NO_BUDGET, Plan, Report, Score
@@ -15,6 +17,10 @@ LOG_FORMATS = {
     "Every Eval Ever": every_eval_ever,
 }
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
+
+
+_DIGEST = re.compile(r"(\w+:)?[0-9a-fA-F]{32,128}")
+"""A digest of a picture, such as "sha256:…"; names of pictures are shorter."""
 
 
 def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
@@ -40,20 +46,32 @@ def read_logs(folders: Sequence[Path]) -> list[ItemLog]:
     return logs
 
 
-def report_logs(logs: Sequence[ItemLog]) -> Report:
+def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Report:
     """Returns the report of some logs: models are its methods and tasks its benchmarks.
 
-    Differences are paired item by item. Retention is against the first model.
+    Differences are paired item by item. Retention is against the first model. Notes name the
+    settings that logs do not state.
+
+    Args:
+      logs: the logs.
+      own_pictures: whether sources are those of our own benchmarks, one name a picture in all
+        tasks; else only digests are.
 
     Raises:
       ItemLogError: if a model has a task twice at a budget and seed, two logs of a task differ in
-        metric, split, questions, prompts, targets or pictures, or two of a seed in its pretraining.
-        What a log does not say is not compared.
+        metric, split, questions, prompts, targets, pictures or a setting that both state, two of a
+        seed in its pretraining, or lower scores are better.
     """
     first_of_model: dict[str, dict[str, ItemLog]] = {}
     first_of_seed: dict[int, ItemLog] = {}
     files: dict[tuple[str, str, int, int], str] = {}
-    scores, unknown = [], []
+    by_task: dict[str, list[ItemLog]] = {}
+    for log in logs:
+        by_task.setdefault(log.task, []).append(log)
+    for of_task in by_task.values():
+        check_settings(of_task)
+    scores = list[Score]()
+    unknown, named = dict[str, None](), dict[str, None]()
     for log in logs:
         # Two logs of one model need not be two seeds: one may be a copy or a correction.
         place = (log.model, log.task, log.budget, log.seed)
@@ -75,9 +93,15 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
             _check_comparable(log, other_log)
         first_logs.setdefault(log.model, log)
         if not all(item.source for item in log.items):
-            unknown.append(log.task)
+            unknown[log.task] = None
+        sources = [item.source if own_pictures else _source(log.task, item) for item in log.items]
+        if any("\0" in source for source in sources):
+            named[log.task] = None
         # An item without a picture is a source by itself, which no picture's name can be.
-        items = items_by_source((item.source or f"\0{item.id}", item.score) for item in log.items)
+        items = items_by_source(
+            (source or f"\0{item.id}", item.score)
+            for source, item in zip(sources, log.items, strict=True)
+        )
         scores.append(
             Score(
                 benchmark=log.task,
@@ -116,20 +140,25 @@ def report_logs(logs: Sequence[ItemLog]) -> Report:
         notes = [f"Read from item logs; @{MISSING} stands for their unknown number of tokens."]
     if unknown:
         notes.append(
-            f"The logs of {', '.join(dict.fromkeys(unknown))} do not name the items' pictures: "
+            f"The logs of {', '.join(unknown)} do not name the items' pictures: "
             f"each item counts as independent, so intervals are too narrow where items share one."
         )
-    return build_report(plan, scores, {}, notes=notes)
+    if len(named) > 1:
+        notes.append(
+            f"Pictures of {', '.join(named)} have names and no digests: those of two tasks count "
+            f"as different."
+        )
+    return build_report(plan, scores, {}, notes=[*notes, *settings_notes(by_task)])
+
+
+def _source(task: str, item: LoggedItem) -> str:
+    """Returns an item's picture; a name that is no digest is a picture of the task alone."""
+    is_known = not item.source or _DIGEST.fullmatch(item.source)
+    return item.source if is_known else f"{task}\0{item.source}"
 
 
 def _check_comparable(log: ItemLog, first: ItemLog) -> None:
     """Refuses a log whose scores answer another question than another log's of its task."""
-    for field in ("metric", "split"):
-        ours, theirs = getattr(log, field), getattr(first, field)
-        if ours and theirs and ours != theirs:
-            raise ItemLogError(
-                f"{log.file}: {field} must be {theirs!r} as in {first.file}, got {ours!r}."
-            )
     of_first = {item.id: item for item in first.items}
     ids = {item.id for item in log.items}
     if ids != of_first.keys():
@@ -143,7 +172,6 @@ def _check_comparable(log: ItemLog, first: ItemLog) -> None:
             ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
             # Sources are compared where one is unknown, too: items are paired source by source.
             if ours != theirs and (field == "source" or (ours and theirs)):
-                raise ItemLogError(
-                    f"{log.file}: {field} of item {item.id} must be {theirs!r:.80} as in "
-                    f"{first.file}, got {ours!r:.80}."
+                raise difference_error(
+                    log.file, f"{field} of item {item.id}", ours, theirs, first.file
                 )

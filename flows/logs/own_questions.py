@@ -9,6 +9,8 @@ from pathlib import Path
 
 from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
 from model.eval.items_file import ItemsFile
+from model.eval.metrics.scores import Fields
+from model.eval.scorer import Scorer
 
 _COMMAND = re.compile(r"answer \S+ ")
 """What prompts of our own begin with, before the question: "answer en "."""
@@ -46,6 +48,28 @@ def read_questions(folder: Path) -> tuple[OwnQuestion, ...]:
         OwnQuestion(id=name, source=source, prefix=prefix or "", answers=tuple(answers or ()))
         for name, prefix, answers, source in zip(*columns, strict=True)
     )
+
+
+def score_again(log: ItemLog, metric: str, fields: Mapping[str, Fields]) -> ItemLog:
+    """Returns an aligned log whose answers have our own metric's scores.
+
+    Raises:
+      KeyError: if an item has no fields, or lacks one that the metric reads.
+      ValueError: if an answer is no text, or the metric refuses one.
+    """
+    scorer = Scorer(metric)
+    for item in log.items:
+        if item.answer is None:
+            raise ValueError(f"the answer to {item.id} is no text.")
+        scorer.add(item.answer, fields[item.id])
+    scores = scorer.finish().items
+    items = (
+        dataclasses.replace(item, score=scored.score)
+        for item, scored in zip(log.items, scores, strict=True)
+    )
+    # How the log's own scores came about is settled.
+    settings = {name: v for name, v in log.settings.items() if not name.startswith("metric.")}
+    return dataclasses.replace(log, items=tuple(items), settings=settings)
 
 
 def align_log(log: ItemLog, benchmarks: Mapping[str, Sequence[OwnQuestion]]) -> list[ItemLog]:

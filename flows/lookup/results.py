@@ -1,8 +1,10 @@
 """`parcel results`: shows the table of a run, or of a file of scores."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -29,6 +31,10 @@ from flows.steps.registry import typed_config
 from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from infra.yaml_text import load_yaml
+from model import files
+from model.data.parts import open_parts, records_by_id
+from model.eval.metrics.scores import Fields
+from model.eval.scorer import fields_of
 
 OF_RUNS = ("comparisons", "cells", "asked")
 """Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
@@ -244,7 +250,9 @@ def show_logs(
         raise ConfigError(f"--predictions: {error}") from None
     if form == "comparisons":
         return comparisons_to_csv(report)
-    return render_report(_label(report, labels), form)
+    # LaTeX's tables have no notes: whoever pastes one reads in comments what logs do not state.
+    comments = [f"% {note}\n" for note in report.notes] if form == "latex" else []
+    return render_report(_label(report, labels), form) + "".join(comments)
 
 
 def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
@@ -257,7 +265,20 @@ def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
         if any(cell.scores for cell in section.cells)
     }
     questions = {name: read_questions(beside.store.get(key).path) for name, key in keys.items()}
-    return add_logs(report, plan, logs, questions, beside.same_metrics)
+
+    @functools.cache  # Several models may have answered one benchmark.
+    def read_fields(benchmark: str) -> Mapping[str, Fields]:
+        inputs = beside.store.get(keys[benchmark]).manifest.inputs
+        codec = dict[str, Any]()
+        if "mask_codec" in inputs:
+            from model.masks.codec import MaskCodec  # Which imports JAX; few metrics read masks.
+
+            path = beside.store.get(inputs["mask_codec"].key).path / files.MASK_CODEC
+            codec["decode_mask"] = MaskCodec.load(path).decode
+        parts = open_parts([beside.store.get(inputs["data"].key).uri])
+        return {record.id: {**fields_of(record), **codec} for record in records_by_id(parts)}
+
+    return add_logs(report, plan, logs, questions, beside.same_metrics, read_fields)
 
 
 def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:

@@ -5,7 +5,8 @@
     RUN                            a run
 
 Two sides are compared cell by cell. Cells of two methods belong together if they have the same
-benchmark and budget, those of two runs if they also have the same method.
+benchmark and budget, those of two runs if they also have the same method. Cells of two benchmarks,
+metrics or sets of questions stand side by side, without a difference.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ from flows.report.paired_scores import PairedScores
 from flows.steps.labels import labels_of
 from infra.store.manifest import Manifest
 from infra.store.store import Store
+from model.eval.items_file import ItemsFile
 
 _ALL = "*"
 """Stands for all benchmarks in the name of a method's side."""
@@ -61,12 +63,14 @@ class CellPair:
       names: names of the two sides that these cells are.
       cells: the cells.
       difference: the second less the first, over their common seeds [points]; None without any.
+      reason: why there is no difference; "" if there is one.
     """
 
     label: str
     names: tuple[str, str]
     cells: tuple[Cell, Cell]
     difference: ScoreInterval | None
+    reason: str = ""
 
     @property
     def draws(self) -> str:
@@ -143,14 +147,17 @@ def common_cells(first: Side, second: Side) -> list[tuple[object, ...]]:
 
 def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ...]) -> CellPair:
     """Returns the paired difference of the cells that two sides have under a key."""
-    (section, a), (_, b) = first.cells[key], second.cells[key]
+    (section, a), (other, b) = first.cells[key], second.cells[key]
     names = (_cell_name(first, a), _cell_name(second, b))
     # As tables have it: "chartqa parcel@64", or without what the two do not share.
-    label = f"{' '.join(map(str, key[:-1]))} @{key[-1]}" if key else section.benchmark
+    of_both = ", ".join(dict.fromkeys((section.benchmark, other.benchmark)))
+    label = f"{' '.join(map(str, key[:-1]))} @{key[-1]}" if key else of_both
     of_a, of_b = ({score.seed: score for score in cell.scores} for cell in (a, b))
     seeds = [seed for seed in of_a if seed in of_b]
-    if not seeds:
-        return CellPair(label=label, names=names, cells=(a, b), difference=None)
+    reason = incomparable_reason(store, first, second, key)
+    if reason or not seeds:
+        reason = reason or "no seed in common, so nothing is paired"
+        return CellPair(label=label, names=names, cells=(a, b), difference=None, reason=reason)
     if first.study.run == second.study.run and (known := _difference_in_table(section, a, b)):
         return CellPair(label=label, names=names, cells=(a, b), difference=known)
     # One reader for all seeds of both: they share the sources of their items.
@@ -176,6 +183,21 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
         cells=(a, b),
         difference=estimate_interval([difference], [numbers.get(seed, 0) for seed in seeds]),
     )
+
+
+def incomparable_reason(store: Store, first: Side, second: Side, key: tuple[object, ...]) -> str:
+    """Returns why two cells, seeds apart, have no difference; "" if they have one."""
+    a, b = first.cells[key][1], second.cells[key][1]
+    for what in ("benchmark", "metric"):
+        values = [getattr(cell, what) for cell in (a, b)]
+        if values[0] != values[1]:
+            return f"two {what}s, {' and '.join(values)}: their difference has no meaning"
+    # Within a run, all scores of a benchmark are of the same questions.
+    if first.study.run == second.study.run or not (a.scores and b.scores):
+        return ""
+    files = (ItemsFile(store.get_cached(cell.scores[0].artifact).path) for cell in (a, b))
+    one, other = (file.columns("id", "source_sha256", "answers") for file in files)
+    return "" if one == other else "two sets of questions: their difference has no meaning"
 
 
 def _difference_in_table(section: Section, a: Cell, b: Cell) -> ScoreInterval | None:

@@ -16,6 +16,7 @@ from flows.pages.compare_page import (
     common_cells,
     compare_cells,
     find_sides,
+    incomparable_reason,
     lineage_target,
     run_differences,
 )
@@ -328,10 +329,9 @@ class Site:
 
     def _changed_items(self, page: Page, first: Side, second: Side) -> Mapping[str, Any]:
         """Returns the items that one of two cells has right and the other wrong, with pictures."""
-        (section, _), (other, _) = first.cells[()], second.cells[()]
-        columns = [column_of(side, ()) for side in (first, second)]
-        if section.benchmark != other.benchmark:
+        if incomparable_reason(self._store, first, second, ()):
             return {}
+        columns = [column_of(side, ()) for side in (first, second)]
         found = self._cards.answers.items(columns, "changed", "")
         number = _list_number(page, "items")
         start = (number - 1) * self._page_size
@@ -340,7 +340,7 @@ class Site:
             "changed": len(found),
             "items_number": number,
             "items_last": max(-(-len(found) // self._page_size), 1),
-            "benchmark": section.benchmark,
+            "benchmark": first.cells[()][0].benchmark,
         }
 
     def _cards_of(self, items: Sequence[ScoredItem], columns: Sequence[Column]) -> list[Card]:

@@ -576,11 +576,21 @@ def published(folder: Path) -> list[Reader]:
 def item_logs(folder: Path) -> list[Reader]:
     """Item logs of other systems."""
     from flows.logs import every_eval_ever, lmms_eval
-    from tests.flows.logs.lmms_logs import write_logs
+    from flows.logs.settings import check_settings, settings_notes
+    from tests.flows.logs.lmms_logs import state_all, write_logs
     from tests.flows.logs.test_every_eval_ever import write_evaluation
 
     scores = [1.0, 0.0, 0.5]
     lines = next(write_logs(folder / "lmms", "a", scores).glob("*.jsonl"))
+    stated = next(write_logs(folder / "stated", "a", scores, change=state_all).glob("*.jsonl"))
+    results = next(stated.parent.glob("*_results.json"))
+    whole = lmms_eval.read_log(stated)
+
+    def read_results() -> None:
+        logs = [whole, lmms_eval.read_log(stated)]
+        check_settings(logs)
+        settings_notes({whole.task: logs})
+
     evaluation = write_evaluation(folder / "evaluation") / "3f9a.json"
     samples = write_evaluation(folder / "samples") / "3f9a_samples.jsonl"
 
@@ -599,6 +609,8 @@ def item_logs(folder: Path) -> list[Reader]:
             changes.change_json,
             lambda: every_eval_ever.read_log(evaluation.with_name("3f9a_samples.jsonl")),
         ),
+        # Errors of the mean name the file of items, those of settings both.
+        _of_file(results, results.read_bytes(), changes.change_json, read_results, named=""),
     ]
 
 

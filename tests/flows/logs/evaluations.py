@@ -15,6 +15,7 @@ def write_evaluation(
     prompts: Sequence[str] = (),
     ids: Sequence[str] = (),
     targets: Sequence[Sequence[str]] = (),
+    answers: Sequence[str | list[str]] = (),
     per_picture: int = 1,
 ) -> Path:
     """Writes one model's items of the task `charts`; returns the file of the evaluation.
@@ -24,6 +25,7 @@ def write_evaluation(
       prompts: what the model was given; none for the questions.
       ids: ids of the items; none for their numbers.
       targets: accepted answers of each item; none for "4" alone.
+      answers: the model's answers; none for the scores.
       per_picture: questions about each picture.
     """
     result = {
@@ -41,13 +43,14 @@ def write_evaluation(
     }
     rows = []
     for number, score in enumerate(scores):
+        answer = answers[number] if answers else f"{score:g}"
         text = texts[number] if texts else f"How many? {number}"
         given = {"formatted": prompts[number]} if prompts else {}
         row = {
             "evaluation_id": f"charts/{model}",
             "sample_id": ids[number] if ids else str(number),
             "input": {"raw": text, "reference": targets[number] if targets else ["4"], **given},
-            "output": {"raw": [f"{score:g}"]},
+            "output": {"raw": answer if isinstance(answer, list) else [answer]},
             "evaluation": {"score": score},
             "metadata": {"image_id": number // per_picture},
         }

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flows.logs.beside_own import add_logs
-from flows.logs.item_log import ItemLogError
+from flows.logs.item_log import ItemLog, ItemLogError, LoggedItem
 from flows.logs.logs_report import read_logs
-from flows.logs.own_questions import OwnQuestion
+from flows.logs.own_questions import OwnQuestion, score_again
 from flows.lookup.results import OwnRun, show_logs
 from flows.report.build import build_report
 from flows.report.cells import NO_BUDGET, Plan, Report, Score
@@ -19,10 +20,16 @@ from flows.report.items import items_by_source, mean_item_score
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from infra.errors import ConfigError
 from infra.store.store import Store
+from model.eval.metrics.miou import miou
+from model.eval.scorer import fields_of
+from model.masks.codec import MaskCodec, init_params
+from model.masks.config import MaskCodecConfig
 from tests.flows.logs.evaluations import write_evaluation
 from tests.flows.logs.lmms_logs import write_logs
+from tests.flows.pages.studies import MASK, write_study
 from tests.flows.report.test_gather import PLAN as GATHER_PLAN
 from tests.flows.report.test_gather import QUESTIONS, results_of, study
+from tests.model.tiny_data import mask_record
 
 NUM = 40
 """Number of questions; four ask about each picture."""
@@ -225,6 +232,8 @@ def test_a_run_of_the_store_is_shown_beside_logs(tmp_path: Path):
     run = OwnRun(store=store, run="mine", same_metrics={"relaxed": "relaxed_accuracy"})
     text = show_logs([tmp_path / "logs"], "md", beside=run)
     assert "| theirs |  | 50.0 |" in text
+    # The run's data has no records to score answers with.
+    assert "Scores of theirs on chartqa are its log's own, since relaxed_accuracy could not" in text
     assert "vanilla − theirs" in text
     csv = show_logs([tmp_path / "logs"], "comparisons", beside=run)
     assert f"parcel,theirs,{GATHER_PLAN.budgets[0]},chartqa," in csv
@@ -236,3 +245,97 @@ def test_comparisons_of_models_without_budgets_are_written_as_numbers(tmp_path: 
     _write_all(tmp_path, _scores(1))
     lines = comparisons_to_csv(_add(tmp_path)).splitlines()
     assert any(line.startswith("eee,lmms,0,chartqa,") for line in lines)
+
+
+@pytest.fixture(scope="module")
+def colors(tmp_path_factory: pytest.TempPathFactory) -> OwnRun:
+    """A run whose records are in its store; answers are names of colors."""
+    store = Store(tmp_path_factory.mktemp("colors"))
+    write_study(
+        store, benchmarks=("colors",), methods=("vanilla", "parcel"), seeds=(11, 23), num_items=6
+    )
+    return OwnRun(store=store, run="toy")
+
+
+RIGHT = ["red", "green", "blue"] * 2
+
+
+def _beside_colors(
+    folder: Path, colors: OwnRun, answers: Sequence[Any], scores: Sequence[float], form: str = "md"
+) -> str:
+    write_evaluation(
+        folder, "theirs", scores, metric="exact_match", answers=answers,
+        ids=[f"colors/{i:03}" for i in range(6)], texts=["which color?"] * 6,
+        targets=[[color] for color in RIGHT],
+    )  # fmt: skip
+    return show_logs([folder], form, beside=colors)
+
+
+@pytest.mark.parametrize(
+    ("answers", "scores", "score", "note"),
+    [
+        (["no idea"] * 6, [1.0] * 6, "0.0", "0.0, where its log has 100.0; 6 of 6 items differ."),
+        (RIGHT, [0.0] * 6, "100.0", "100.0, where its log has 0.0; 6 of 6 items differ."),
+        (["red"] * 6, [1.0, 0.0, 0.5] * 2, "33.3",
+         "33.3, where its log has 50.0; 2 of 6 items differ."),
+        (["red"] * 6, [1.0, 0.0, 0.0] * 2, "33.3", None),
+    ],
+)  # fmt: skip
+def test_answers_are_scored_again_by_our_metric(
+    tmp_path: Path, colors: OwnRun, answers: list[str], scores: list[float], score: str,
+    note: str | None,
+):  # fmt: skip
+    text = _beside_colors(tmp_path, colors, answers, scores)
+    assert f"| theirs |  |  | {score} |" in text
+    said = "Answers of theirs on colors are scored again by exact_match: "
+    assert (said in text) == (note is not None)
+    assert note is None or said + note in text
+    # In every format, and in the differences.
+    csv = _beside_colors(tmp_path, colors, answers, scores, "csv")
+    (line,) = (line for line in csv.splitlines() if line.startswith("colors,theirs,0,"))
+    assert line.split(",")[3].startswith(score)
+    compared = _beside_colors(tmp_path, colors, ["no idea"] * 6, [1.0] * 6, "comparisons")
+    (line,) = (entry for entry in compared.splitlines() if entry.startswith("parcel,theirs,16,"))
+    assert float(line.split(",")[4]) > 0
+
+
+def test_answers_that_are_no_texts_keep_their_scores_with_a_note(tmp_path: Path, colors: OwnRun):
+    text = _beside_colors(tmp_path, colors, [*RIGHT[:5], ["blue", "red"]], [1.0] * 6)
+    assert "| theirs |  |  | 100.0 |" in text
+    assert (
+        "Scores of theirs on colors are its log's own, since exact_match could not score its "
+        "answers again: the answer to colors/005 is no text."
+    ) in text
+
+
+def test_a_metric_has_all_fields_of_our_records():
+    (question,) = (q for q in _questions() if q.id == "chartqa/000")
+    item = LoggedItem(
+        id=question.id, source="", question="", prompt="", target="", score=0.0,
+        answer="It may be A, so the answer is (B).",
+    )  # fmt: skip
+    log = ItemLog(file="f", model="a", task="t", metric="mmmu", split="", items=(item,))
+    fields = {question.id: {"id": question.id, "answers": ["B"], "options": ["red", "blue"]}}
+    assert [scored.score for scored in score_again(log, "mmmu", fields).items] == [1.0]
+
+
+def test_masks_are_scored_again_with_the_codec_of_the_run(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    write_study(store, benchmarks=("shapes",), seeds=(11, 23), num_items=6, metric="miou")
+    records = [mask_record(number) for number in range(6)]
+    drawn = [record.suffixes[0].replace("<mask>", MASK) for record in records]
+    answers = ["no idea"] * 3 + drawn[3:]
+    write_evaluation(
+        tmp_path / "logs", "theirs", [1.0] * 6, metric="miou", answers=answers,
+        ids=[record.id for record in records], texts=["segment it"] * 6, targets=[[]] * 6,
+    )  # fmt: skip
+    text = show_logs([tmp_path / "logs"], "md", beside=OwnRun(store=store, run="toy"))
+    params = init_params(MaskCodecConfig(width=8), 2)
+    decode = MaskCodec({name: np.asarray(value) for name, value in params.items()}).decode
+    fields = [{**fields_of(record), "decode_mask": decode} for record in records]
+    ious = [miou(*pair).score for pair in zip(drawn[3:], fields[3:], strict=True)]
+    assert sum(ious) > 0
+    assert (
+        f"Answers of theirs on shapes are scored again by miou: {100 * sum(ious) / 6:.1f}, where "
+        f"its log has 100.0; 6 of 6 items differ."
+    ) in text

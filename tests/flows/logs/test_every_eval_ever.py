@@ -102,6 +102,26 @@ def test_an_answer_of_several_turns_is_the_last_that_was_taken(tmp_path: Path):
     assert log.items[0].answer == "9"
 
 
+@pytest.mark.parametrize(
+    ("raw", "taken", "answer"),
+    [
+        (["I see 4 bars."], "4", "4"),
+        # What does not stand in the answer was not taken from it.
+        (["I see 5 bars."], "4", "I see 5 bars."),
+        (["a", "b"], None, None),
+        ([], "4", "4"),
+    ],
+)
+def test_an_answer_is_what_was_taken_from_it(
+    tmp_path: Path, raw: list[str], taken: str | None, answer: str | None
+):
+    def change(_: dict[str, Any], rows: list[Any]) -> None:
+        rows[4] |= {"output": {"raw": raw}, "answer_attribution": [{"extracted_value": taken}]}
+
+    (log,) = read_logs([write_evaluation(tmp_path, change)])
+    assert log.items[0].answer == answer
+
+
 def test_lines_without_the_id_of_a_result_belong_to_the_only_one(tmp_path: Path):
     def change(evaluation: dict[str, Any], rows: list[Any]) -> None:
         del evaluation["evaluation_results"][0], rows[:4]

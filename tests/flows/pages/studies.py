@@ -37,10 +37,12 @@ def write_study(
     seeds: Sequence[int] = (11, 23, 47),
     num_items: int = 30,
     also: tuple[Plan, ...] = (),
+    metric: str = "exact_match",
 ) -> str:
     """Writes a study whose items of `shapes` are segmented, the others named; returns its run.
 
-    With plans of other resolutions, its own is 224 px.
+    With plans of other resolutions, its own is 224 px. Scores are the share of right answers,
+    whatever the metric is called.
     """
     corpus = commit(store, "corpus", "corpus", {"a.txt": "pixels"})
     trained = Attempt(store, recipe("mask_codec", "mask codec"))
@@ -81,8 +83,10 @@ def write_study(
                     store,
                     str(cell),
                     answers_of(records, RIGHT.get(method, 4), seed),
+                    metric=metric,
                     checkpoint=trained,
                     data=data,
+                    **({"mask_codec": codec} if metric == "miou" else {}),
                 )
     results = make_results(store, plan, inputs)
     config = {"name": name, "methods": [*methods], "transfers": {b: {} for b in benchmarks}}
@@ -122,18 +126,25 @@ LOOKS = "".join(
 
 
 def commit_scores(
-    store: Store, cell: str, rows: Sequence[Mapping[str, Any]], **inputs: Artifact
+    store: Store,
+    cell: str,
+    rows: Sequence[Mapping[str, Any]],
+    metric: str = "exact_match",
+    **inputs: Artifact,
 ) -> Artifact:
     """Commits the predictions of a cell, and their scores."""
     attempt = Attempt(store, recipe("predictions", f"evaluate {cell}", **inputs))
     texts = [{name: row[name] for name in row if name != "score"} for row in rows]
     write_predictions(attempt.path, texts)
     answered = attempt.commit({"prefect": {"flow_run_id": RUN}})
-    read = {"predictions": answered, "data": inputs["data"]}
+    read = {
+        "predictions": answered,
+        **{name: inputs[name] for name in inputs if name != "checkpoint"},
+    }
     attempt = Attempt(store, recipe("scores", f"score {cell}", **read))
     write_items(attempt.path, rows)
     score = 100 * sum(row["score"] for row in rows) / len(rows)
-    result = {"score": score, "metric": "exact_match", "num": len(rows)}
+    result = {"score": score, "metric": metric, "num": len(rows)}
     (attempt.path / files.SCORE).write_text(json.dumps(result))
     return attempt.commit({"prefect": {"flow_run_id": RUN}})
 

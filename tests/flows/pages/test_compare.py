@@ -25,9 +25,13 @@ from tests.flows.pages.test_pages import get, links, told
 COMPARE = f"{PAGES}/compare"
 
 
+def client_of(store: Store) -> TestClient:
+    return TestClient(Starlette(routes=[Mount(PAGES, store_pages(store.uri))]))
+
+
 @pytest.fixture(scope="module")
 def client(toy: Store) -> TestClient:
-    return TestClient(Starlette(routes=[Mount(PAGES, store_pages(toy.uri))]))
+    return client_of(toy)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +75,48 @@ def test_two_cells_are_compared_as_the_table_compares_them(
         re.search(r"Items that changed: (\d+)", text)[1]  # type: ignore[index]
     )
     assert "/picture/" in text
+
+
+def test_two_benchmarks_stand_side_by_side_without_a_difference(
+    client: TestClient, toy: Store, run: str
+):
+    names = [f"{run}/colors/parcel/16", f"{run}/shapes/mqt/16"]
+    first, second = find_sides(toy, names)
+    pair = compare_cells(toy, first, second, ())
+    assert (pair.label, pair.difference, pair.draws) == ("colors, shapes", None, "")
+    text = told(get(client, f"{COMPARE}?side={names[0]}&side={names[1]}"))
+    assert "two benchmarks, colors and shapes: their difference has no meaning" in text
+    for cell in pair.cells:
+        assert f"{cell.mean:.1f}" in text
+    assert not re.search(r"[+-]\d+\.\d", text.split("Scores and differences")[1].split("over")[0])
+    assert "Items that changed" not in text
+
+
+@pytest.mark.parametrize(
+    ("metric", "answered", "reason"),
+    [
+        ("vqa", "colors", "two metrics, exact_match and vqa: their difference has no meaning"),
+        ("exact_match", "shapes", "two sets of questions: their difference has no meaning"),
+        ("exact_match", "colors", ""),
+    ],
+)
+def test_cells_of_two_runs_need_one_metric_and_the_same_questions(
+    tmp_path: Path, metric: str, answered: str, reason: str
+):
+    store = Store(tmp_path)
+    for name in ("first", "second"):
+        write_study(store, name=name, num_items=6)
+    first, second = (
+        find_sides(store, [f"{study_of(store, name).run}/{benchmark}/parcel/16"])[0]
+        for name, benchmark in (("first", "colors"), ("second", answered))
+    )
+    # Of the second run, a cell of the same name, whose split is another one.
+    section, cell = second.cells[()]
+    cell = dataclasses.replace(cell, benchmark="colors", metric=metric)
+    second = dataclasses.replace(second, cells={(): (section, cell)})
+    pair = compare_cells(store, first, second, ())
+    assert pair.reason == reason
+    assert (pair.difference is None) == bool(reason)
 
 
 def test_an_interval_stays_within_the_metric_as_in_the_table(tmp_path: Path):

@@ -1,0 +1,169 @@
+"""Settings of an evaluation that logs state, of which two logs of a task must have the same."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from flows.logs.item_log import ItemLog, ItemLogError
+from flows.report.cells import NO_BUDGET
+from flows.report.text_lists import abbreviate_list
+
+_LOWER = "lower is better"
+_EVALUATOR = "evaluator"
+"""The evaluation system with its version: the one setting that two logs may differ in."""
+
+EXPECTED = (
+    *("direction", "filter", "version", "few-shot", "generation"),
+    *("dataset", "split", "limit", "questions"),
+)
+"""What decides scores, whether or not a format has a field for it; the items have the questions."""
+
+_NAMES = {
+    # lmms-eval
+    **{"dataset_path": "dataset.path", "dataset_name": "dataset.config"},
+    **{"dataset_kwargs": "dataset", "test_split": "split", "metric_list": "metric"},
+    **{"metadata.version": "version", "versions": "version", "n-samples.original": "limit.samples"},
+    **{"num_fewshot": "few-shot", "n-shot": "few-shot"},
+    **{"generation_kwargs": "generation", "gen_kwargs": "generation"},
+    # Every Eval Ever
+    **{"source_data": "dataset", "metric_config": "metric", "generation_config": "generation"},
+    **{"dataset.dataset_name": "dataset.name", "dataset.hf_repo": "dataset.path"},
+    **{"dataset.hf_split": "split", "dataset.split": "split"},
+    **{"dataset.samples_number": "limit.samples", "generation.num_fewshot": "few-shot"},
+    **{f"{of}.additional_details": of for of in ("dataset", "metric", "generation")},
+    "generation.generation_args": "generation",
+}
+"""Place of a value in a log -> the setting that it is, which other formats place elsewhere."""
+
+_NO_SETTINGS = {
+    # Names for people, splits that nobody is scored on, and what a reader tells by itself.
+    *("task", "task_alias", "tag", "group", "group_alias", "training_split", "validation_split"),
+    *("metric.metric", "metric.metric_id", "metric.metric_name", "n-samples.effective"),
+    # Where data lie and how they are fetched; what they are is compared item by item.
+    *("dataset.token", "dataset.cache_dir", "dataset.source_type", "dataset.sample_ids"),
+    *("dataset.data", "dataset.data_sha256", "dataset.inspect_dataset_location"),
+    # Of one model or machine: its command, our budget, and how requests are sent.
+    *("generation.execution_command", "generation.budget", "generation.timeout"),
+    *("generation.max_connections", "generation.max_retries"),
+}
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where a function lay in memory, in Python's text of it."""
+
+
+def stated_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings in some fields of a log, such as {"generation.temperature": 0}."""
+    return dict(_leaves("", fields))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            path = f"{name}.{key}".removeprefix(".")
+            yield from _leaves(_NAMES.get(path, path), member)
+    elif name in ("metric.higher_is_better", "metric.lower_is_better"):
+        if isinstance(value, bool):
+            is_higher = value == (name == "metric.higher_is_better")
+            yield "direction", "higher is better" if is_higher else _LOWER
+    # "Yaml" and "N/A" are lmms-eval's versions of tasks without one.
+    elif value not in (None, "", [], "Yaml", "N/A") and name not in _NO_SETTINGS:
+        yield name, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as all formats have it: "5" is 5, and functions have no address."""
+    text = json.dumps(value, sort_keys=True) if isinstance(value, list) else value
+    if not isinstance(text, str):
+        return text
+    with contextlib.suppress(ValueError, RecursionError):
+        # Only what is written in the same way: the versions "1.1" and "1.10" are two.
+        parsed = json.loads(text.lower())
+        if isinstance(parsed, bool | int | float) and str(parsed).lower() == text.lower():
+            return parsed
+    return _ADDRESS.sub("", text)
+
+
+def is_lower_better(settings: Mapping[str, Any]) -> bool:
+    """Returns whether the settings state a metric of which lower scores are better."""
+    return settings.get("direction") == _LOWER
+
+
+def difference_error(file: str, field: str, got: Any, expected: Any, other: str) -> ItemLogError:
+    """Returns the error that a field of a log is another than in another log."""
+    texts = [repr(expected), repr(got)]
+    # Of long texts, the part where they differ.
+    pairs = enumerate(zip(*texts, strict=False))
+    start = max(next((place for place, (a, b) in pairs if a != b), 0) - 40, 0)
+    first, second = (f"{'…' if start else ''}{text[start : start + 80]}" for text in texts)
+    return ItemLogError(f"{file}: {field} must be {first} as in {other}, got {second}.")
+
+
+def check_settings(logs: Iterable[ItemLog]) -> None:
+    """Refuses logs of one task that state different settings, or that lower scores are better.
+
+    Raises:
+      ItemLogError: with the setting, both values and both files.
+    """
+    stated: dict[str, tuple[Any, str]] = {}
+    lower = None
+    for log in logs:
+        for name, value in _settings(log).items():
+            first, file = stated.setdefault(name, (value, log.file))
+            if value != first and name != _EVALUATOR:
+                raise difference_error(log.file, name, value, first, file)
+        lower = log if is_lower_better(log.settings) else lower
+    if lower:
+        raise ItemLogError(
+            f"{lower.file}: metric must be one whose higher values are better, got "
+            f"{lower.metric!r}, of which lower is better; in tables, more is better."
+        )
+
+
+def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
+    """Returns notes on what logs do not state, on parts of a dataset, and on several libraries.
+
+    Args:
+      tasks: task -> its logs.
+    """
+    notes, unstated = list[str](), dict[str, list[str]]()
+    for task, logs in tasks.items():
+        if missing := _unstated(logs):
+            unstated.setdefault(abbreviate_list(missing, len(EXPECTED)), []).append(task)
+        num = len(logs[0].items)
+        stated = {name: value for log in logs for name, value in log.settings.items()}
+        total, limit = stated.get("limit.samples"), stated.get("limit", "none")
+        if isinstance(total, int) and total > num:
+            notes.append(f"Scores of {task} are over {num:,} of its {total:,} items.")
+        elif total is None and limit != "none":
+            notes.append(f"Scores of {task} are over the {num:,} items that its limit left.")
+        evaluators = dict.fromkeys(str(log.settings.get(_EVALUATOR, "")) for log in logs)
+        if len(names := [name for name in evaluators if name]) > 1:
+            notes.append(f"Logs of {task} are of {' and '.join(names)}, which may score otherwise.")
+    return [
+        f"Not stated by all logs of {', '.join(of)}, so nothing shows that they are the same: "
+        f"{names}."
+        for names, of in unstated.items()
+    ] + notes
+
+
+def _settings(log: ItemLog) -> dict[str, Any]:
+    has_questions = all(item.question or item.prompt for item in log.items)
+    fields = {"metric": log.metric, "split": log.split, "questions": has_questions}
+    return {**{name: value for name, value in fields.items() if value}, **log.settings}
+
+
+def _unstated(logs: list[ItemLog]) -> list[str]:
+    # Logs of our own have all that decides their scores in their store.
+    stated = [_settings(log) for log in logs if log.budget == NO_BUDGET]
+    names = dict.fromkeys((*EXPECTED, *(name for one in stated for name in one)))
+    missing = [
+        name
+        for name in names
+        if not all(any(f"{own}.".startswith(f"{name}.") for own in one) for one in stated)
+    ]
+    # "generation" says "generation.temperature", too.
+    return [name for name in missing if name == (root := name.split(".")[0]) or root not in missing]

@@ -1,0 +1,322 @@
+"""Settings that logs state: what is refused, and what is noted under the table."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.logs.logs_report import read_logs, report_logs
+from flows.lookup.results import show_logs
+from infra.errors import ConfigError
+from tests.flows.logs.lmms_logs import state_all, write_logs
+from tests.flows.logs.test_every_eval_ever import write_evaluation
+
+SCORES = [1.0, 0.0, 1.0]
+LMMS = "20261127_101500_samples_chartqa.jsonl"
+EEE = "3f9a_samples.jsonl"
+Change = Callable[[Any], None]
+
+
+def _put(path: str, value: Any) -> Change:
+    """Returns a change of the member of an object that a path such as "configs/chartqa" names."""
+
+    def change(values: Any) -> None:
+        *parents, name = path.split("/")
+        for parent in parents:
+            values = values[int(parent)] if parent.isdigit() else values.setdefault(parent, {})
+        values[name] = value
+
+    return change
+
+
+def _lmms(root: Path, model: str, change: Change = lambda _: None, **values: Any) -> None:
+    def changed(results: dict[str, Any]) -> None:
+        state_all(results)
+        change(results)
+
+    write_logs(root, model, SCORES, change=changed, **values)
+
+
+def _evaluation(root: Path, model: str, change: Change = lambda _: None) -> None:
+    def changed(evaluation: dict[str, Any], _: list[Any]) -> None:
+        evaluation["model_info"]["id"] = model
+        change(evaluation["evaluation_results"][1])
+
+    write_evaluation(root / model, changed)
+
+
+CONFIG = "configs/chartqa"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "setting", "first"),
+    [
+        ("higher_is_better/chartqa/relaxed", False, "direction", "'higher is better'"),
+        (f"{CONFIG}/metadata", [{"version": 2.0}], "version", "0.0"),
+        (f"{CONFIG}/num_fewshot", 5, "few-shot", "0"),
+        (f"{CONFIG}/generation_kwargs/temperature", 1, "generation.temperature", "0"),
+        ("config/gen_kwargs", {"temperature": 0.7}, "generation.temperature", "0"),
+        (f"{CONFIG}/generation_kwargs/until", ["a", "b"], "generation.until", repr("\n\n")),
+        (f"{CONFIG}/dataset_path", "else/ChartQA", "dataset.path", "'lmms-lab/ChartQA'"),
+        (f"{CONFIG}/dataset_kwargs/revision", "b", "dataset.revision", "'a'"),
+        (f"{CONFIG}/metric_list/0/ignore_case", True, "metric.ignore_case", "False"),
+        (f"{CONFIG}/filter_list/0/filter", [{"function": "last"}],
+         "filter_list.filter.function", "'take_first'"),
+        (f"{CONFIG}/lmms_eval_specific_kwargs", {"default": {"post_prompt": "Be brief."}},
+         "lmms_eval_specific_kwargs.default.post_prompt", "'Be short.'"),
+        ("config/limit", 3, "limit", "'none'"),
+        ("n-samples/chartqa/original", 4, "limit.samples", "3"),
+    ],
+)  # fmt: skip
+def test_settings_of_lmms_eval_that_differ_are_refused(
+    tmp_path: Path, path: str, value: Any, setting: str, first: str
+):
+    def some_options(results: dict[str, Any]) -> None:
+        _put(f"{CONFIG}/dataset_kwargs/revision", "a")(results)
+        _put(f"{CONFIG}/metric_list/0/ignore_case", False)(results)
+        of_models = {"default": {"post_prompt": "Be short."}}
+        _put(f"{CONFIG}/lmms_eval_specific_kwargs", of_models)(results)
+
+    def other_option(results: dict[str, Any]) -> None:
+        some_options(results)
+        _put(path, value)(results)
+
+    _lmms(tmp_path, "a", some_options)
+    _lmms(tmp_path, "c", some_options)
+    assert "| c |" in show_logs([tmp_path], "md")
+    _lmms(tmp_path, "b", other_option)
+    # In one line, with both values and both files.
+    with pytest.raises(ConfigError) as error:
+        show_logs([tmp_path], "md")
+    message = str(error.value)
+    # In order of path: a, b, c.
+    place = f"{tmp_path}/b/{LMMS}: {setting} must be {first} as in {tmp_path}/a/{LMMS}, got "
+    assert place in message
+    assert "\n" not in message
+
+
+def test_filters_that_differ_are_refused(tmp_path: Path):
+    def strict(results: dict[str, Any]) -> None:
+        means = results["results"]["chartqa"]
+        means["relaxed,strict"] = means.pop("relaxed,none")
+
+    write_logs(tmp_path, "a", SCORES)
+    write_logs(tmp_path, "b", SCORES, change=strict)
+    with pytest.raises(ConfigError, match=r"filter must be 'none' as in .*, got 'strict'\."):
+        show_logs([tmp_path], "md")
+
+
+def test_what_is_no_setting_may_differ(tmp_path: Path):
+    def other(results: dict[str, Any]) -> None:
+        config = results["configs"]["chartqa"]
+        # Another process: functions lie elsewhere; and 0 is 0.0, a list of one its element.
+        config |= {
+            "doc_to_text": "<function chartqa_doc_to_text at 0x7fa0aa02>",
+            "task_alias": "ChartQA",
+            "num_fewshot": 0.0,
+            "metadata": {"version": 0},
+        }
+        config["generation_kwargs"]["until"] = "\n\n"
+        config["metric_list"][1]["ignore_case"] = True  # Of a metric that is not read.
+        results["config"] |= {"batch_size": 64, "model_args": "pretrained=b"}
+
+    _lmms(tmp_path, "a")
+    _lmms(tmp_path, "b", other)
+    text = show_logs([tmp_path], "md")
+    assert "b − a" in text
+    assert "Not stated" not in text
+    assert "Scores of chartqa are over" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "setting"),
+    [
+        ("metric_config/lower_is_better", (False, True), "direction"),
+        ("metric_config/metric_parameters", ({"k": 1}, {"k": 5}), "metric.metric_parameters.k"),
+        ("metric_config/additional_details", ({"ignore_case": "true"}, {"ignore_case": "false"}),
+         "metric.ignore_case"),
+        ("source_data/hf_repo", ("org/v1.0", "org/v1.1"), "dataset.path"),
+        ("source_data/dataset_name", ("v1.0", "v1.1"), "dataset.name"),
+        ("source_data/additional_details", ({"revision": "1.1"}, {"revision": "1.10"}),
+         "dataset.revision"),
+        ("source_data/hf_split", ("val", "test"), "split"),
+        ("source_data/samples_number", (900, 500), "limit.samples"),
+        ("generation_config/generation_args", ({"temperature": 0}, {"temperature": 1.0}),
+         "generation.temperature"),
+        ("generation_config/additional_details", ({"num_fewshot": "0"}, {"num_fewshot": "5"}),
+         "few-shot"),
+    ],
+)  # fmt: skip
+def test_settings_of_every_eval_ever_that_differ_are_refused(
+    tmp_path: Path, path: str, values: tuple[Any, Any], setting: str
+):
+    for model, value in zip("ab", values, strict=True):
+        _evaluation(tmp_path, model, _put(path, value))
+    with pytest.raises(ConfigError) as error:
+        show_logs([tmp_path], "md")
+    message = str(error.value)
+    assert f"{tmp_path}/b/{EEE}: {setting} must be " in message
+    assert f" as in {tmp_path}/a/{EEE}, got " in message
+    assert "\n" not in message
+
+
+def test_settings_are_compared_between_formats(tmp_path: Path):
+    def cold(result: dict[str, Any]) -> None:
+        result["source_data"]["hf_repo"] = "lmms-lab/ChartQA"
+        result["generation_config"] = {
+            "generation_args": {"temperature": 1},
+            "additional_details": {"num_fewshot": "0"},
+        }
+
+    write_logs(tmp_path / "a", "a", [1.0, 1.0, 0.0, 1.0], change=state_all)
+    _evaluation(tmp_path, "b", cold)
+    with pytest.raises(ConfigError, match=r"generation\.temperature must be 0 as in .*, got 1\."):
+        show_logs([tmp_path], "md")
+
+
+def test_all_logs_of_a_task_are_compared_also_where_the_first_states_nothing(tmp_path: Path):
+    write_logs(tmp_path, "a", SCORES)
+    _lmms(tmp_path, "b")
+    _lmms(tmp_path, "c", _put(f"{CONFIG}/num_fewshot", 5))
+    with pytest.raises(ConfigError, match=r"/c/.*few-shot must be 0 as in .*/b/"):
+        show_logs([tmp_path], "md")
+
+
+def test_long_texts_are_shown_where_they_differ(tmp_path: Path):
+    name = f"{CONFIG}/description"
+    _lmms(tmp_path, "a", _put(name, "Look. " * 99 + "Be short."))
+    _lmms(tmp_path, "b", _put(name, "Look. " * 99 + "Think aloud."))
+    with pytest.raises(ConfigError, match=r"must be '?….*Be short\.' .*, got ….*Think aloud\.'"):
+        show_logs([tmp_path], "md")
+
+
+def test_what_is_not_stated_is_noted_once_for_all_tasks(tmp_path: Path):
+    for task in ("chartqa", "docvqa"):
+        write_logs(tmp_path / task, "a", SCORES, task=task)
+    lines = show_logs([tmp_path], "md").splitlines()
+    (note,) = (line for line in lines if line.startswith("Not stated by all logs of"))
+    assert "of chartqa, docvqa, so" in note
+    assert note.endswith(": direction, version, few-shot, generation, dataset, limit.")
+    # Stated by one of two logs: not by all.
+    _lmms(tmp_path, "b")
+    lines = show_logs([tmp_path], "md").splitlines()
+    notes = [line for line in lines if line.startswith("Not stated by all logs of")]
+    assert len(notes) == 2
+
+
+def test_a_part_of_a_setting_that_one_log_states_is_noted(tmp_path: Path):
+    _lmms(tmp_path, "a", _put(f"{CONFIG}/generation_kwargs/top_p", 0.9))
+    _lmms(tmp_path, "b")
+    (note,) = (n for n in show_logs([tmp_path], "md").splitlines() if n.startswith("Not stated"))
+    assert note.endswith("the same: generation.top_p.")
+
+
+def test_questions_that_no_log_has_are_noted(tmp_path: Path):
+    def nameless(evaluation: dict[str, Any], rows: list[Any]) -> None:
+        for row in rows:
+            row |= {"sample_hash": "", "input": {"raw": "", "reference": ["4"]}}
+
+    write_evaluation(tmp_path, nameless)
+    assert ", questions." in show_logs([tmp_path], "md")
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (_put("n-samples/chartqa/original", 2500), "Scores of chartqa are over 3 of its 2,500"),
+        (_put("n-samples", {}), None),
+        (lambda results: (_put("n-samples", {})(results), _put("config/limit", 3)(results)),
+         "Scores of chartqa are over the 3 items that its limit left."),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_dataset_is_noted(tmp_path: Path, change: Change, note: str | None):
+    _lmms(tmp_path, "a", change)
+    text = show_logs([tmp_path], "md")
+    assert ("Scores of chartqa are over" in text) == (note is not None)
+    assert note is None or note in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _put("source_data/samples_number", 900),
+        _put("score_details/uncertainty", {"num_samples": 900}),
+        _put("source_data/additional_details", {"samples_number": "900"}),
+    ],
+)
+def test_a_part_of_an_evaluation_is_noted(tmp_path: Path, change: Change):
+    _evaluation(tmp_path, "a", change)
+    note = "Scores of chartqa are over 4 of its 900 items."
+    for form, line in (("md", note), ("latex", f"% {note}")):
+        assert line in show_logs([tmp_path], form).splitlines()
+
+
+def test_several_versions_of_an_evaluator_are_noted(tmp_path: Path):
+    _lmms(tmp_path, "a")
+    assert "otherwise" not in show_logs([tmp_path], "md")
+    _lmms(tmp_path, "b", _put("lmms_eval_version", "0.6.0"))
+    assert "are of lmms-eval 0.7.3 and lmms-eval 0.6.0, which may score otherwise" in (
+        show_logs([tmp_path], "md")
+    )
+
+
+@pytest.mark.parametrize("where", ["higher_is_better/chartqa/relaxed",
+                                   "configs/chartqa/metric_list/0/higher_is_better"])  # fmt: skip
+@pytest.mark.parametrize("form", ["md", "latex", "comparisons"])
+def test_a_metric_of_which_lower_is_better_is_in_no_table(tmp_path: Path, where: str, form: str):
+    def lower(results: dict[str, Any]) -> None:
+        _put("higher_is_better", {})(results)
+        _put(where, False)(results)
+
+    for model in "ab":
+        _lmms(tmp_path, model, lower)
+    with pytest.raises(ConfigError, match=r"metric must be one whose higher .* got 'relaxed', of "):
+        show_logs([tmp_path], form)
+
+
+def test_a_metric_of_which_more_is_better_comes_before_one_of_which_less_is(tmp_path: Path):
+    def two_metrics(results: dict[str, Any]) -> None:
+        means = results["results"]["chartqa"]
+        results["results"]["chartqa"] = {"error,none": 1 / 3, **means}
+        results["higher_is_better"]["chartqa"]["error"] = False
+
+    _lmms(tmp_path, "a", two_metrics)
+    path = tmp_path / "a" / LMMS
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{**row, "error": 1 - row["relaxed"]} for row in rows]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (log,) = read_logs([tmp_path])
+    assert log.metric == "relaxed"
+    assert report_logs([log]).sections[0].cells[0].mean == pytest.approx(200 / 3)
+
+
+def _sources(root: Path, pictures: Sequence[str]) -> tuple[set[str], str]:
+    """Returns the sources of two tasks whose items have the same pictures, and the notes."""
+    for task in ("charts", "plans"):
+
+        def change(evaluation: dict[str, Any], rows: list[Any], task: str = task) -> None:
+            for result in evaluation["evaluation_results"]:
+                result["evaluation_name"] = task
+            for row, picture in zip(rows[4:], pictures, strict=True):
+                row["metadata"] = {"image_id": picture}
+
+        write_evaluation(root / task, change)
+    report = report_logs(read_logs([root]))
+    scores = [s for section in report.sections for cell in section.cells for s in cell.scores]
+    return {source for score in scores for source in score.items}, " ".join(report.notes)
+
+
+def test_pictures_of_two_tasks_are_one_only_by_digest(tmp_path: Path):
+    named, notes = _sources(tmp_path / "ids", ["7", "7", "8", "8"])
+    assert len(named) == 4
+    assert "Pictures of charts, plans have names and no digests" in notes
+    digests = [letter * 64 for letter in "ffee"]
+    known, notes = _sources(tmp_path / "digests", digests)
+    assert known == {*digests}
+    assert "Pictures of" not in notes
+    write_evaluation(tmp_path / "one")  # Whose pictures have names, too.
+    assert "Pictures of" not in show_logs([tmp_path / "one"], "md")
+    mixed, _ = _sources(tmp_path / "mixed", ["7", "7", *digests[:2]])
+    assert len(mixed) == 3
