@@ -17,7 +17,7 @@ from flows.report.items import (
     without_sources,
 )
 from flows.report.margin import margin_errors
-from flows.report.retention import add_mean_intervals, add_retention_intervals
+from flows.report.retention import add_intervals
 from flows.report.spread import summarize_scores
 
 
@@ -96,9 +96,8 @@ def _plan_report(
         )
         for b in plan.benchmarks
     )
-    sections = add_retention_intervals(sections, plan)
     aggregates = group_means(sections, plan.groups, plan.group_sizes)
-    aggregates = add_mean_intervals(aggregates, sections, plan)
+    sections, aggregates = add_intervals(sections, aggregates, plan)
     # After the means: a comparison needs all cells of its benchmark, and changes none of them.
     sections, comparisons = compare_methods(sections, plan)
     return Report(

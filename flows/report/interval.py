@@ -197,18 +197,17 @@ def _interval(
     ):
         # Single answers of one training have the binomial variance itself, which is not estimated.
         variance = Variance.known(sources[0].squares)
-    p, half = variance.chance_beyond(mean), variance.half_width(level)
+    p = variance.chance_beyond(mean)
     if percentage:
+        half = variance.half_width(level)
         low, high = _percentage_interval(mean, half, percentage, level)
         return ScoreInterval(**facts, low=low, high=high, p=p, over=over)
     least = _least_variance(rows)
-    p, half = max(p, least.chance_beyond(mean)), max(half, least.half_width(level))
+    p, half = max(p, least.chance_beyond(mean)), _half_width(variance, least, level)
     if not half:  # No score differs from another, and their scale does not say how far others may.
         return ScoreInterval(**facts)
     # A true mean at the sum of both lies so far beyond what is called that 80 of 100 means are.
-    detectable = sum(
-        max(variance.half_width(of), least.half_width(of)) for of in (level / num, 2 * (1 - POWER))
-    )
+    detectable = sum(_half_width(variance, least, of) for of in (level / num, 2 * (1 - POWER)))
     low = max(mean - half, float(np.mean([row.low for row in rows])))
     high = min(mean + half, float(np.mean([row.high for row in rows])))
     # With one benchmark, one seed, and items that are right or wrong, there is an exact test.
@@ -219,6 +218,12 @@ def _interval(
         if p > level:
             low, high = min(low, 0.0), max(high, 0.0)
     return ScoreInterval(**facts, low=low, high=high, p=p, over=over, detectable=detectable)
+
+
+def _half_width(variance: Variance, least: Variance, level: float) -> float:
+    """Returns the larger half width of two variances."""
+    half = variance.half_width(level)
+    return half if least.chance_beyond(half) <= level else least.half_width(level)
 
 
 def mcnemar_test(row: PairedScores) -> float | None:

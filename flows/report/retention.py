@@ -12,108 +12,101 @@ retention.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from flows.report.cells import Aggregate, Cell, Plan, Score, Section
+from flows.report.cells import Aggregate, Cell, Plan, Section
 from flows.report.compare import paired_scores
 from flows.report.interval import ScoreInterval, estimate_interval, estimate_intervals
 from flows.report.paired_scores import PairedScores
 
-_Rows = Mapping[tuple[str, str, int], tuple[PairedScores, list[int]]]
-"""(benchmark, method, budget) -> a row, and the pretraining of each of its seeds."""
+_CellKey = tuple[str, str, int]
+"""Benchmark, method and budget."""
 
 
-def add_retention_intervals(sections: Sequence[Section], plan: Plan) -> tuple[Section, ...]:
-    """Returns the sections whose cells have the intervals of their retentions."""
-    rows = _retention_rows(sections, plan)
-    intervals: dict[tuple[str, str, int], ScoreInterval] = {}
+def add_intervals(
+    sections: Sequence[Section], aggregates: Sequence[Aggregate], plan: Plan
+) -> tuple[tuple[Section, ...], list[Aggregate]]:
+    """Returns sections whose retentions have their intervals, and means that have theirs."""
+    scores = {
+        (section.benchmark, cell.method, cell.budget): paired_scores(
+            section.benchmark, cell.scores, plan
+        )
+        for section in sections
+        for cell in section.cells
+        if cell.scores
+    }
+    rows = dict(_retention_rows(sections, scores, plan))
+    intervals: dict[_CellKey, ScoreInterval] = {}
     # Seeds of a method at a budget tell of each other's spread, whatever the benchmark.
     for method, budget in dict.fromkeys(key[1:] for key in rows):
         keys = [key for key in rows if key[1:] == (method, budget)]
         of_keys, numbers = zip(*(rows[key] for key in keys), strict=True)
         intervals.update(zip(keys, estimate_intervals(of_keys, numbers), strict=True))
-    return tuple(
-        dataclasses.replace(
-            section,
-            cells=tuple(
-                dataclasses.replace(
-                    cell, **_ends(intervals.get(_key(section, cell)), cell.retention)
-                )
-                for cell in section.cells
-            ),
-        )
+
+    def with_interval(cell: Cell) -> Cell:
+        interval = intervals.get((cell.benchmark, cell.method, cell.budget))
+        return dataclasses.replace(cell, **_ends(interval, cell.retention)) if interval else cell
+
+    found = (
+        dataclasses.replace(section, cells=tuple(map(with_interval, section.cells)))
         for section in sections
     )
+    retentions = {key: row for key, (row, _) in rows.items()}
+    return tuple(found), [_with_intervals(entry, scores, retentions, plan) for entry in aggregates]
 
 
-def add_mean_intervals(
-    aggregates: Sequence[Aggregate], sections: Sequence[Section], plan: Plan
-) -> list[Aggregate]:
-    """Returns the means over benchmarks with their intervals, of scores and of retentions."""
-    retentions = {key: row for key, (row, _) in _retention_rows(sections, plan).items()}
-    scores = {
-        _key(section, cell): paired_scores(section.benchmark, cell.scores, plan)
-        for section in sections
-        for cell in section.cells
-        if cell.complete and cell.scores
-    }
+def _with_intervals(
+    entry: Aggregate,
+    scores: Mapping[_CellKey, PairedScores],
+    retentions: Mapping[_CellKey, PairedScores],
+    plan: Plan,
+) -> Aggregate:
+    keys = [(name, entry.method, entry.budget) for name in entry.benchmarks]
     numbers = [*plan.pretraining_of.values()]
-    found = []
-    for entry in aggregates:
-        keys = [(name, entry.method, entry.budget) for name in entry.benchmarks]
-        ends: dict[str, float | None] = {}
-        if entry.mean is not None and scores.keys() >= set(keys):
-            interval = estimate_interval([scores[key] for key in keys], numbers)
-            ends |= {"low": interval.low, "high": interval.high}
-        if entry.retention is not None and retentions.keys() >= set(keys):
-            interval = estimate_interval([retentions[key] for key in keys], numbers)
-            ends |= _ends(interval, entry.retention)
-        found.append(dataclasses.replace(entry, **ends))
-    return found
+    ends: dict[str, float | None] = {}
+    # A mean is there only where each of its benchmarks has all seeds.
+    if entry.mean is not None:
+        interval = estimate_interval([scores[key] for key in keys], numbers)
+        ends |= {"low": interval.low, "high": interval.high}
+    if entry.retention is not None and retentions.keys() >= set(keys):
+        interval = estimate_interval([retentions[key] for key in keys], numbers)
+        ends |= _ends(interval, entry.retention)
+    return dataclasses.replace(entry, **ends)
 
 
-def _retention_rows(sections: Sequence[Section], plan: Plan) -> _Rows:
-    """Returns the rows of all cells with a retention but the reference's own, which is 100."""
-    rows = {}
+def _retention_rows(
+    sections: Sequence[Section], scores: Mapping[_CellKey, PairedScores], plan: Plan
+) -> Iterator[tuple[_CellKey, tuple[PairedScores, list[int]]]]:
+    """Yields the row of each cell with a retention, and the pretraining of each of its seeds.
+
+    The reference's own is 100, and has none.
+    """
     for section in sections:
         if not section.has_reference:
             continue
         full = section.cell(section.reference, section.full_budget)
-        reference = {score.seed: score for score in full.scores}
+        seeds = [score.seed for score in full.scores]
         for cell in section.cells:
-            if cell is full or cell.retention is None:
-                continue
+            own = [score.seed for score in cell.scores]
             # Paired, like the retention itself: over the seeds that both have.
-            shared = [score for score in cell.scores if score.seed in reference]
-            if shared:
-                less = [reference[score.seed] for score in shared]
-                row = _row(section.benchmark, shared, less, cell.retention, plan)
-                rows[_key(section, cell)] = row, [plan.pretraining_of[s.seed] for s in shared]
-    return rows
+            shared = [seed for seed in own if seed in seeds]
+            if cell is full or cell.retention is None or not shared:
+                continue
+            key = section.benchmark, cell.method, cell.budget
+            row = scores[key].of_seeds([own.index(seed) for seed in shared])
+            less = scores[section.benchmark, full.method, full.budget].of_seeds(
+                [seeds.index(seed) for seed in shared]
+            )
+            errors = row.minus(less.times(cell.retention / 100)) if cell.retention else row
+            numbers = [plan.pretraining_of[seed] for seed in shared]
+            yield key, (errors.times(100 / float(less.values.mean())), numbers)
 
 
-def _row(
-    benchmark: str,
-    scores: Sequence[Score],
-    reference: Sequence[Score],
-    retention: float,
-    plan: Plan,
-) -> PairedScores:
-    row = paired_scores(benchmark, scores, plan)
-    less = paired_scores(benchmark, reference, plan)
-    errors = row.minus(less.times(retention / 100)) if retention else row
-    return errors.times(100 / float(less.values.mean()))
-
-
-def _ends(interval: ScoreInterval | None, retention: float | None) -> dict[str, float | None]:
+def _ends(interval: ScoreInterval, retention: float | None) -> dict[str, float | None]:
     """Returns the ends of a retention's interval; a retention is not below 0."""
-    if interval is None or interval.low is None or interval.high is None or retention is None:
-        return {"retention_low": None, "retention_high": None}
+    if interval.low is None or interval.high is None or retention is None:
+        return {}
     return {
         "retention_low": max(retention + interval.low, 0.0),
         "retention_high": retention + interval.high,
     }
-
-
-def _key(section: Section, cell: Cell) -> tuple[str, str, int]:
-    return section.benchmark, cell.method, cell.budget

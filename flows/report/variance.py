@@ -88,19 +88,21 @@ class Variance:
 
     def half_width(self, level: float) -> float:
         """Returns the error that the mean has or exceeds with a chance of `level`."""
-        largest = float(self.values.max())
-        if not largest:
+        spread = self.values > 0
+        if self.chances[spread].sum() <= level:
             return 0.0
 
         def excess(log_error: float) -> float:
-            return math.log(self.chance_beyond(math.exp(log_error)) / level)
+            return math.log(max(self.chance_beyond(math.exp(log_error)), 1e-300) / level)
 
-        # At `high`, even the largest variance gives no more than `level`.
-        high = math.log(float(special.ndtri(1 - level / 2)) * math.sqrt(largest))
-        low = high
-        while excess(low) < 0:
-            low -= 1.0
-        return math.exp(optimize.brentq(excess, low, high, xtol=1e-10) if low < high else high)  # type: ignore[arg-type]
+        # From where a typical variance has it, outwards by growing steps to both sides of it.
+        typical = float(self.chances[spread] @ np.log(self.values[spread])) / 2
+        near = typical + math.log(float(special.ndtri(1 - level / 2)))
+        step = 0.125 if excess(near) > 0 else -0.125
+        far = near + step
+        while excess(far) * step > 0:
+            near, far, step = far, far + 2 * step, 2 * step
+        return math.exp(optimize.brentq(excess, near, far, xtol=1e-10))  # type: ignore[arg-type]
 
 
 @functools.lru_cache(maxsize=1024)
