@@ -1,4 +1,4 @@
-"""Checks that scores may be averaged: same data, same decoding, same platform."""
+"""Which scores may be averaged, in a table and by a sweep: same data, decoding and platform."""
 
 import collections
 from collections.abc import Iterable, Sequence
@@ -8,6 +8,24 @@ from flows.report.text_lists import abbreviate_list
 
 _MAX_NAMES = 3
 """Largest number of scores named in a sentence."""
+
+
+def comparable_scores(
+    scores: Sequence[Score], *, mixed: bool = False
+) -> tuple[list[Score], list[str]]:
+    """Returns the scores of a study that count, and notes on them, one line each.
+
+    Args:
+      scores: all scores of the study that its present code made, or that were accepted.
+      mixed: whether scores of several platforms count; see `select_one_platform`.
+
+    Raises:
+      ValueError: if two scores of a benchmark differ in data or decoding.
+    """
+    # Other data or decoding is an error, since the means would mix two questions. Another platform
+    # only rounds differently: those scores are left out, with a note.
+    check_comparable(scores)
+    return select_one_platform(scores, mixed=mixed)
 
 
 def check_comparable(scores: Iterable[Score]) -> None:

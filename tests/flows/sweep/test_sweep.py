@@ -157,7 +157,7 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
             ],
         ),
         ({"seeds": 3, "budgets": [16, 256]}, []),
-        ({"until_decided": True, "max_seeds": 1}, []),
+        ({"until_decided": True, "least_seeds": 2, "max_seeds": 2}, []),
     ],
 )
 def test_a_sweep_never_narrows_a_study_and_says_what_adds_nothing(
@@ -196,7 +196,7 @@ def numbers(store: Store, sweep: SweepRun, score: Any) -> list[int]:
 
 @pytest.mark.slow
 def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
-    sweep = firing(store, until_decided=True, max_seeds=9)
+    sweep = firing(store, until_decided=True, least_seeds=2, max_seeds=9)
 
     def score(key: CellKey) -> float:
         noise = np.random.default_rng([key.seed, len(key.method)]).normal()
@@ -210,14 +210,14 @@ def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
     # With more seeds than that, made by somebody else or under way when it was killed: the same.
     other = Store(tmp_path / "other")
     fill(other, graph_of(firing(other, seeds=8).config), score=score)
-    again = firing(other, until_decided=True, max_seeds=9)
+    again = firing(other, until_decided=True, least_seeds=2, max_seeds=9)
     numbers(other, again, score)
     assert again.why_nothing() == sweep.why_nothing()
 
 
 @pytest.mark.slow
 def test_what_cannot_be_settled_ends_at_the_bound(store: Store):
-    sweep = firing(store, until_decided=True, max_seeds=4)
+    sweep = firing(store, until_decided=True, least_seeds=2, max_seeds=4)
     same = lambda key: float(key.seed % 7)  # noqa: E731
     assert numbers(store, sweep, same) == [2, 3, 4]
     assert sweep.why_nothing().endswith("after 4 seeds, open")
@@ -232,6 +232,8 @@ def test_what_cannot_be_settled_ends_at_the_bound(store: Store):
         ({"until_decided": True, "add_seeds": 1}, "until_decided .* without add_seeds"),
         ({"compare": ["m3", "mqt"]}, "compare .* must come with until_decided"),
         ({"until_decided": True, "compare": ["m3", "mqt"]}, "compare must name methods"),
+        ({"until_decided": True, "max_seeds": 9}, "max_seeds must be at least least_seeds=17"),
+        ({"least_seeds": 5}, "least_seeds .* must come with until_decided"),
         ({"add_seed": 1}, "add_seed: no such key; did you mean add_seeds?"),
     ],
 )
@@ -305,7 +307,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
 
 @pytest.mark.slow
 def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: Store):
-    sweep = firing(store, until_decided=True, max_seeds=9)
+    sweep = firing(store, until_decided=True, least_seeds=2, max_seeds=9)
     seed = sweep.config.seeds[0]
     broken = f"transfer vanilla chartqa seed={seed}"
     config = next(sweep.passes()).study
