@@ -10,24 +10,6 @@ _MAX_NAMES = 3
 """Largest number of scores named in a sentence."""
 
 
-def comparable_scores(
-    scores: Sequence[Score], *, mixed: bool = False
-) -> tuple[list[Score], list[str]]:
-    """Returns the scores of a study that count, and notes on them, one line each.
-
-    Args:
-      scores: all scores of the study that its present code made, or that were accepted.
-      mixed: whether scores of several platforms count; see `select_one_platform`.
-
-    Raises:
-      ValueError: if two scores of a benchmark differ in data or decoding.
-    """
-    # Other data or decoding is an error, since the means would mix two questions. Another platform
-    # only rounds differently: those scores are left out, with a note.
-    check_comparable(scores)
-    return select_one_platform(scores, mixed=mixed)
-
-
 def check_comparable(scores: Iterable[Score]) -> None:
     """Checks that all scores of a benchmark are from the same data and the same decoding.
 
@@ -57,8 +39,10 @@ def check_comparable(scores: Iterable[Score]) -> None:
             )
 
 
-def select_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score], list[str]]:
-    """Returns the scores that a report averages, and notes on them, one line each.
+def comparable_scores(
+    scores: Sequence[Score], *, mixed: bool = False
+) -> tuple[list[Score], list[str]]:
+    """Returns the scores that a report or a sweep averages, and notes on them, one line each.
 
     Other versions of the libraries, or another kind of accelerator, round differently all through
     a training. So without `mixed` only the scores of the commonest platform are kept; of several
@@ -68,8 +52,13 @@ def select_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[S
     Args:
       scores: scores of one study.
       mixed: whether to keep the scores of all platforms.
+
+    Raises:
+      ValueError: as `check_comparable`.
     """
-    # Nothing is dropped in silence: each score that is left out is in a note.
+    # Other data or decoding is an error, since the means would mix two questions. Nothing is
+    # dropped in silence: each score that is left out is in a note.
+    check_comparable(scores)
     notes = []
     platforms = collections.Counter(s.origin.platform for s in scores if s.origin)
     chosen_scores = list(scores)

@@ -23,6 +23,7 @@ from flows.report.interval import estimate_interval
 from flows.report.paired_scores import SCALE as FULL_SCORE
 from flows.report.paired_scores import PairedScores
 from flows.report.sources_variance import linked_rows
+from flows.report.text_lists import counted
 
 LEAST_SEEDS = 17
 """Seeds below which nothing is decided, unless the user states another number.
@@ -64,8 +65,7 @@ class Decision:
         undecided.
       error: bound on the chance that it is decided wrongly.
       unseen: difference that losses on pictures unlike those seen could make; see `unseen_loss`.
-      num_pretrainings, num_rows, num_sources, num_items: numbers of what it is made from:
-        pretrainings, benchmarks, pictures or videos, and items under each seed.
+      made_from: numbers of the seeds, benchmarks, pictures and items that it is made from.
     """
 
     mean: float
@@ -74,10 +74,7 @@ class Decision:
     num_seeds: int
     error: float
     unseen: float = 0.0
-    num_pretrainings: int = 1
-    num_rows: int = 0
-    num_sources: int = 0
-    num_items: int = 0
+    made_from: str = ""
 
     @property
     def decided(self) -> bool:
@@ -193,6 +190,13 @@ def _look(
     low, high = -math.inf, math.inf
     if math.isfinite(bound) and found.low is not None and found.high is not None:
         low, high = min(found.low, found.mean - unseen), max(found.high, found.mean + unseen)
+    made_from = [
+        f"{counted(num, 'seed')} of {counted(found.pretrainings, 'pretraining')}",
+        counted(len(rows), "benchmark"),
+    ]
+    if found.items:
+        num_sources = len(set().union(*(row.sources for row in rows)))
+        made_from += [counted(num_sources, "picture"), counted(found.items, "item")]
     return Decision(
         mean=found.mean,
         low=low,
@@ -200,8 +204,5 @@ def _look(
         num_seeds=num,
         error=error,
         unseen=unseen,
-        num_pretrainings=found.pretrainings,
-        num_rows=len(rows),
-        num_sources=len(set().union(*(row.sources for row in rows))),
-        num_items=found.items,
+        made_from=", ".join(made_from),
     )

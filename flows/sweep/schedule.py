@@ -512,8 +512,8 @@ def _changed_parameters(
     scheduled: ScheduledStudy, add: Mapping[str, Any], when: Mapping[str, Any]
 ) -> dict[str, Any]:
     # Checked together: the change may be what mends the old settings.
-    add = {**scheduled.parameters.get("add", {}), **add}
-    when = {**scheduled.parameters.get("when", {}), **when}
+    add = {**(scheduled.parameters.get("add") or {}), **add}
+    when = {**(scheduled.parameters.get("when") or {}), **when}
     return {
         "add": _changed_settings(check_values(Sweep, add, "sweep")),
         "when": _changed_settings(check_values(SweepLimits, when, "sweep")),

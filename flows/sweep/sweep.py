@@ -38,7 +38,7 @@ from flows.study.study import StudyConfig, offer_connectors
 from flows.study.view import StudyView
 from flows.sweep.comparisons import spend_error
 from infra.errors import ConfigError, did_you_mean
-from infra.store.store import Artifact, Store
+from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS
 
 MAX_SEEDS = 100
@@ -146,12 +146,7 @@ class Sweep:
         ),
     ] = ()
     least_seeds: Annotated[
-        int,
-        Field(
-            ge=2,
-            le=MAX_SEEDS,
-            description="Number of transfer seeds below which nothing is settled.",
-        ),
+        int, Field(ge=2, le=MAX_SEEDS, description="Seeds below which nothing is settled.")
     ] = LEAST_SEEDS
 
     def __post_init__(self) -> None:
@@ -172,12 +167,13 @@ class Sweep:
                 "until_decided (--until decided) must come without add_seeds and "
                 "add_pretrain_seeds (--add-…): it adds seeds by itself."
             )
-        if self.compare and not self.until_decided:
-            raise ValueError("compare (--compare) must come with until_decided (--until decided).")
-        if self.least_seeds != LEAST_SEEDS and not self.until_decided:
-            raise ValueError(
-                "least_seeds (--least-seeds) must come with until_decided (--until decided)."
-            )
+        stated = {"compare": self.compare, "least-seeds": self.least_seeds != LEAST_SEEDS}
+        for option in (option for option, value in stated.items() if value):
+            if not self.until_decided:
+                raise ValueError(
+                    f"{option.replace('-', '_')} (--{option}) must come with until_decided "
+                    f"(--until decided)."
+                )
         if self.until_decided and self.least_seeds > self.max_seeds:
             raise ValueError(
                 f"max_seeds must be at least least_seeds={self.least_seeds}, below which nothing "
@@ -352,13 +348,10 @@ class SweepRun:
             )
             failed = failures_by_node(self.store, explanation)
             _, left_out = self._scores_of_table(explanation)
-            mixed_text = (
-                f"; left out, as in the table: {counted(len(left_out), 'score')} of another"
-            )
-            mixed_text += " platform than most"
+            mixed_text = f", without {counted(len(left_out), 'score')} that the table leaves out"
             return (
-                f"nothing to run: {verdicts}{_but_for_abandoned(failed)}"
-                f"{mixed_text if left_out else ''}"
+                f"nothing to run: {verdicts}{mixed_text * bool(left_out)}"
+                f"{_but_for_abandoned(failed)}"
             )
         # Three reasons in one line: every cell is there, no seed may be added, some cells were
         # given up.
@@ -449,15 +442,21 @@ class SweepRun:
 
         A cell whose score is stale has none yet: it is made again first.
         """
-        found = []
+        reader, recall = ItemsReader(), explanation.view.get_cached
+        found: dict[CellKey, Score] = {}
         for key, step in explanation.graph.cells.items():
             artifact = explanation.steps[step].artifact
-            if artifact is not None and explanation.is_reused(step):
-                found.append((key, self._read_score(key, artifact, explanation.view)))
-        chosen, _ = comparable_scores([score for _, score in found])
+            if artifact is None or not explanation.is_reused(step):
+                continue
+            if artifact.key not in self._scores:  # Each is read once, over all looks.
+                self._scores[artifact.key] = read_cell(
+                    key, artifact, recall, reader, accepted=False
+                )
+            found[key] = self._scores[artifact.key]
+        chosen, _ = comparable_scores([*found.values()])
         kept = {score.artifact for score in chosen}
-        scores = {key: score for key, score in found if score.artifact in kept}
-        return scores, {key for key, _ in found} - scores.keys()
+        scores = {key: score for key, score in found.items() if score.artifact in kept}
+        return scores, found.keys() - scores.keys()
 
     def _paired_scores(
         self,
@@ -479,21 +478,9 @@ class SweepRun:
             is_percentage=is_percentage(chosen[0].metric),
         )
 
-    def _read_score(self, key: CellKey, artifact: Artifact, view: Store) -> Score:
-        """Returns the score of a cell; each artifact is read once."""
-        if artifact.key not in self._scores:
-            self._scores[artifact.key] = read_cell(
-                key, artifact, view.get_cached, self._reader, accepted=False
-            )
-        return self._scores[artifact.key]
-
     @functools.cached_property
     def _scores(self) -> dict[str, Score]:
         return {}
-
-    @functools.cached_property
-    def _reader(self) -> ItemsReader:
-        return ItemsReader()
 
     def _growing_studies(self) -> Iterator[StudyConfig]:
         """Yields the study with one more seed each time, from its own number up to the bound.
@@ -836,36 +823,27 @@ def _comparison_text(
     )
 
 
-def _unseen_share(num_seeds: int) -> float:
-    """Returns the share of seeds in which something happens that all of some miss in 5 %."""
-    return 1 - LEVEL ** (1 / num_seeds)
-
-
 def _describe_decision(pair: tuple[Method, Method], decision: Decision, least_seeds: int) -> str:
     """Returns a line on a decision: for which seeds and pictures it holds, or why it is open."""
     if decision is _OPEN:
         return f"{pair[0]} - {pair[1]}: no seed has all its scores, open"
-    num_seeds, pictures = decision.num_seeds, counted(decision.num_sources, "picture")
+    verdict = "open"
     if decision.decided:
-        seeds_text = f"{num_seeds} seeds of {counted(decision.num_pretrainings, 'pretraining')}"
-        made_from = [seeds_text, counted(decision.num_rows, "benchmark")]
-        if decision.num_items:
-            made_from += [pictures, counted(decision.num_items, "item")]
+        # What happens in a share q of seeds is missed by all n with the chance (1 - q)^n.
+        rare = 1 - LEVEL ** (1 / decision.num_seeds)
         verdict = (
-            f"settled, but for what happens in fewer than {_unseen_share(num_seeds):.0%} of seeds, "
-            f"for seeds{' and pictures' * bool(decision.num_items)} like these: "
-            f"{', '.join(made_from)}; wrong with a chance of at most {decision.error:.2%}"
+            f"settled, but for what happens in fewer than {rare:.0%} of seeds, for seeds"
+            f"{' and pictures' * ('picture' in decision.made_from)} like these: "
+            f"{decision.made_from}; wrong with a chance of at most {decision.error:.2%}"
         )
-    elif num_seeds < least_seeds:
+    elif decision.num_seeds < least_seeds:
         verdict = f"open below least_seeds={least_seeds}"
     elif decision.unseen and decision.low == decision.mean - decision.unseen:
         verdict = (
-            f"open: losses on pictures that are too rare for {pictures} to show could make up "
-            f"{decision.unseen:.2f}"
+            f"open: losses too rare to show on these pictures could make up {decision.unseen:.2f} "
+            f"({decision.made_from})"
         )
-    else:
-        verdict = "open"
     return (
         f"{pair[0]} - {pair[1]}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] "
-        f"after {num_seeds} seeds, {verdict}"
+        f"after {decision.num_seeds} seeds, {verdict}"
     )

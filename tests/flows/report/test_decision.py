@@ -168,8 +168,8 @@ def test_a_gain_that_rare_losses_could_undo_is_not_settled():
 def test_a_decision_says_what_it_is_made_from():
     rows = [*rows_of(30, "a", "a", "b"), PairedScores(values=np.zeros(3))]
     decision = decide_pair(rows, [0, 1, 2], error=0.01, least_seeds=2)
-    facts = decision.num_pretrainings, decision.num_rows, decision.num_sources, decision.num_items
-    assert (*facts, decision.error) == (3, 4, 60, 90, 0.01)
+    assert decision.made_from == "1 seed of 3 pretrainings, 4 benchmarks, 60 pictures, 90 items"
+    assert decision.error == 0.01
 
 
 @pytest.mark.parametrize(
