@@ -9,6 +9,7 @@ what was compared is kept, and the file of number k has a share of 5 %, equal fo
     5 % / (k (k + 1)) = 2.5 %, 0.83 %, 0.42 %, …      5 % in all, however many there will be
 """
 
+import errno
 import json
 from collections.abc import Sequence
 
@@ -33,7 +34,9 @@ def spend_error(store: Store, study: str, comparisons: Sequence[str]) -> dict[st
     folder, files = f"{COMPARISONS}/{study}", store.files
     while True:
         numbers = sorted(
-            int(stem) for name in files.listing(folder) if (stem := name[:-5]).isdigit()
+            int(stem)
+            for name in files.listing(folder)
+            if (stem := name[:-5]).isdecimal() and int(stem)
         )
         errors: dict[str, float] = {}
         for number in numbers:
@@ -47,7 +50,15 @@ def spend_error(store: Store, study: str, comparisons: Sequence[str]) -> dict[st
         new = [comparison for comparison in comparisons if comparison not in errors]
         if not new:
             return {comparison: errors[comparison] for comparison in comparisons}
+        number = max(numbers, default=0) + 1
+        text = json.dumps({COMPARISONS: new}, indent=2, ensure_ascii=False)
         # Two sweeps at once take the same number: the file is only created where there is none, and
         # both read again what it holds.
-        text = json.dumps({COMPARISONS: new}, indent=2, ensure_ascii=False)
-        files.create_if_absent(f"{folder}/{max(numbers, default=0) + 1}.json", text.encode())
+        try:
+            files.create_if_absent(f"{folder}/{number}.json", text.encode())
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            # Who may only read the store is told what the comparison would have.
+            error_of_new = LEVEL / (number * (number + 1)) / len(new)
+            return {each: errors.get(each, error_of_new) for each in comparisons}

@@ -60,8 +60,8 @@ LeastSeedsOption = Annotated[
     int | None,
     _list_option(
         "N",
-        "Number of seeds below which nothing is settled; what happens in a fifth of the seeds may "
-        "not be seen in fewer than the default, 17.",
+        "Seeds below which nothing is settled; default: 17, which show nearly always what happens "
+        "in a fifth of seeds.",
     ),
 ]
 StartOption = Annotated[

@@ -1,5 +1,6 @@
 """What sweeps compared is kept, and each look has a share of the 5 %."""
 
+import errno
 import json
 import math
 from collections.abc import Iterator
@@ -56,6 +57,17 @@ def test_the_file_is_read_by_people_and_later_versions(store: Store):
     spend_error(store, "mine", ["m3 - parcel: chartqa 16, 64; 1 pretraining"])
     kept = json.loads(store.files.read("comparisons/mine/1.json"))
     assert kept == {"comparisons": ["m3 - parcel: chartqa 16, 64; 1 pretraining"]}
+
+
+def test_a_store_that_may_only_be_read_says_what_it_would_be(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(name: str, data: bytes) -> bool:
+        raise OSError(errno.EROFS, "Read-only file system", name)
+
+    spend_error(store, "mine", ["a"])
+    monkeypatch.setattr(store.files, "create_if_absent", refuse)
+    assert spend_error(store, "mine", ["a", "b"]) == {"a": 0.025, "b": pytest.approx(0.05 / 6)}
 
 
 def budgets_tried(rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
