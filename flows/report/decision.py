@@ -49,7 +49,8 @@ CROSSING = 0.64
 
 It would be 1 if the ratio ran for ever and met c exactly; instead it stops, and jumps past c. Of
 50,000 simulated sweeps without an effect, a share of 0.62 / c reached c, for c of 8 to 12, and a
-smaller one for larger c.
+smaller one for larger c. From `LEAST_SEEDS` on it is a third of that; what is left is for scores
+that are skewed, whose t strays further than that of normal ones.
 """
 
 
