@@ -149,8 +149,8 @@ def sweep(
       approve: wait for somebody's approval in the UI before anything is made.
       store: the store [URI].
       **add: what is added: methods, benchmarks, budgets, seeds, pretrain_seeds, add_seeds,
-        add_pretrain_seeds, max_seeds, max_pretrain_seeds, until_decided, compare. What the study
-        has already stays: seeds=1 leaves a study of two as it is, and a line says so.
+        add_pretrain_seeds, max_seeds, max_pretrain_seeds, until_decided, compare, least_seeds. What
+        the study has already stays: seeds=1 leaves a study of two as it is, and a line says so.
 
     Returns:
       The study's table, with the new cells.

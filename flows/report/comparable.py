@@ -1,4 +1,4 @@
-"""Checks that scores may be averaged: same data, same decoding, same platform."""
+"""Which scores may be averaged, in a table and by a sweep: same data, decoding and platform."""
 
 import collections
 from collections.abc import Iterable, Sequence
@@ -39,8 +39,10 @@ def check_comparable(scores: Iterable[Score]) -> None:
             )
 
 
-def select_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score], list[str]]:
-    """Returns the scores that a report averages, and notes on them, one line each.
+def comparable_scores(
+    scores: Sequence[Score], *, mixed: bool = False
+) -> tuple[list[Score], list[str]]:
+    """Returns the scores that a report or a sweep averages, and notes on them, one line each.
 
     Other versions of the libraries, or another kind of accelerator, round differently all through
     a training. So without `mixed` only the scores of the commonest platform are kept; of several
@@ -50,8 +52,13 @@ def select_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[S
     Args:
       scores: scores of one study.
       mixed: whether to keep the scores of all platforms.
+
+    Raises:
+      ValueError: as `check_comparable`.
     """
-    # Nothing is dropped in silence: each score that is left out is in a note.
+    # Other data or decoding is an error, since the means would mix two questions. Nothing is
+    # dropped in silence: each score that is left out is in a note.
+    check_comparable(scores)
     notes = []
     platforms = collections.Counter(s.origin.platform for s in scores if s.origin)
     chosen_scores = list(scores)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from flows.report.build import build_report
 from flows.report.cell_text import drawn_budgets_text
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan, Report, Score, ScoreOrigin
-from flows.report.comparable import check_comparable, select_one_platform
+from flows.report.comparable import comparable_scores
 from flows.report.items import Items
 from flows.report.items_reader import ItemsReader
 from infra.store.births import with_births
@@ -55,16 +55,13 @@ def gather_report(
     cell_of_role = {role: CellKey.of_role(role) for role in artifacts}
     reader = ItemsReader()
     scores = [
-        _read_score(cell, artifacts[role], recall, reader, accepted=cell in accepted)
+        read_cell(cell, artifacts[role], recall, reader, accepted=cell in accepted)
         for role, cell in cell_of_role.items()
         if cell is not None
     ]
     if not scores:
         raise ValueError("no cell was scored, so there is no table.")
-    # Other data or decoding is an error, since the means would mix two questions. Another platform
-    # only rounds differently: those scores are left out, with a note.
-    check_comparable(scores)
-    chosen_scores, notes = select_one_platform(scores, mixed=mixed)
+    chosen_scores, notes = comparable_scores(scores, mixed=mixed)
     for sub_plan in plan.views:
         if sub_plan.draws:
             text = drawn_budgets_text(sub_plan.draws, sub_plan.view_text)
@@ -111,7 +108,7 @@ def _contaminated_sources(plan: Plan, artifacts: Mapping[str, Artifact]) -> set[
     return sources
 
 
-def _read_score(
+def read_cell(
     cell: CellKey,
     artifact: Artifact,
     recall: Callable[[str], Artifact],
@@ -119,6 +116,11 @@ def _read_score(
     *,
     accepted: bool,
 ) -> Score:
+    """Returns the score of a cell, with its items and circumstances; arguments as above.
+
+    Raises:
+      ValueError: if the artifact is not of kind `scores`.
+    """
     check_scores(artifact)
     metrics = read_score(artifact.path / files.SCORE)
     items, plain = reader.of_scores(artifact.path, metrics["score"])

@@ -511,9 +511,9 @@ def _changed_times(
 def _changed_parameters(
     scheduled: ScheduledStudy, add: Mapping[str, Any], when: Mapping[str, Any]
 ) -> dict[str, Any]:
-    sweep, limits = _sweep_and_limits(scheduled)
-    add = {**_changed_settings(sweep), **add}
-    when = {**_changed_settings(limits), **when}
+    # Checked together: the change may be what mends the old settings.
+    add = {**(scheduled.parameters.get("add") or {}), **add}
+    when = {**(scheduled.parameters.get("when") or {}), **when}
     return {
         "add": _changed_settings(check_values(Sweep, add, "sweep")),
         "when": _changed_settings(check_values(SweepLimits, when, "sweep")),

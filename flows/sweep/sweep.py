@@ -14,17 +14,20 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from flows.config.benchmark import metric_of, trained_on
+from flows.config.benchmark import trained_on
 from flows.config.references import connector_reference
 from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.graph.inputs import check_study, read_inputs
 from flows.graph.nodes import GraphNode
-from flows.report.cells import CellKey
-from flows.report.decision import Decision, decide_pair
-from flows.report.items import Items, is_percentage
+from flows.report.cells import CellKey, Score
+from flows.report.comparable import comparable_scores
+from flows.report.decision import LEAST_SEEDS, Decision, decide_pair
+from flows.report.gather import read_cell
+from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from flows.report.paired_scores import PairedScores
+from flows.report.spread import LEVEL
 from flows.report.text_lists import abbreviate_list, counted
 from flows.run.retry_policy import MAX_TRIES, failures_by_node
 from flows.steps.labels import labels_of
@@ -33,9 +36,9 @@ from flows.study.load import apply_overrides
 from flows.study.settings import MAX_PRETRAIN_SEEDS, Method, StudySettings
 from flows.study.study import StudyConfig, offer_connectors
 from flows.study.view import StudyView
+from flows.sweep.comparisons import spend_error
 from infra.errors import ConfigError, did_you_mean
-from infra.store.store import Artifact, Store
-from model.files import ITEMS
+from infra.store.store import Store
 from pipelines.sources.registry import BENCHMARKS
 
 MAX_SEEDS = 100
@@ -44,7 +47,7 @@ MAX_SEEDS = 100
 Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
 """Type of a method in a form, which offers the known ones."""
 
-_OPEN = Decision(mean=0.0, low=-np.inf, high=np.inf, num_seeds=0)
+_OPEN = Decision(mean=0.0, low=-np.inf, high=np.inf, num_seeds=0, error=LEVEL)
 """The decision where no seed has all its scores."""
 
 _MAX_NAMES = 4
@@ -69,6 +72,7 @@ class Sweep:
       until_decided: whether to add seeds one by one until it is settled which method is better.
       compare: methods for `until_decided`: the first is compared with each of the others; if empty,
         the study's last method with each of the others.
+      least_seeds: number of transfer seeds of each pretraining below which nothing is settled.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -141,6 +145,9 @@ class Sweep:
             json_schema_extra={"uniqueItems": True},
         ),
     ] = ()
+    least_seeds: Annotated[
+        int, Field(ge=2, le=MAX_SEEDS, description="Seeds below which nothing is settled.")
+    ] = LEAST_SEEDS
 
     def __post_init__(self) -> None:
         # The ranges stand at the fields, for pydantic and the form. Here is what needs a registry,
@@ -160,8 +167,19 @@ class Sweep:
                 "until_decided (--until decided) must come without add_seeds and "
                 "add_pretrain_seeds (--add-…): it adds seeds by itself."
             )
-        if self.compare and not self.until_decided:
-            raise ValueError("compare (--compare) must come with until_decided (--until decided).")
+        stated = {"compare": self.compare, "least-seeds": self.least_seeds != LEAST_SEEDS}
+        for option in (option for option, value in stated.items() if value):
+            if not self.until_decided:
+                raise ValueError(
+                    f"{option.replace('-', '_')} (--{option}) must come with until_decided "
+                    f"(--until decided)."
+                )
+        if self.until_decided and self.least_seeds > self.max_seeds:
+            raise ValueError(
+                f"max_seeds must be at least least_seeds={self.least_seeds}, below which nothing "
+                f"is settled, got {self.max_seeds}; raise it (--max-seeds), or state fewer "
+                f"least_seeds (--least-seeds)."
+            )
         if len(self.compare) == 1:
             raise ValueError(f"compare must be two methods or more, got {self.compare[0]}.")
         for what in ("seeds", "pretrain_seeds"):
@@ -317,17 +335,24 @@ class SweepRun:
     def why_nothing(self) -> str:
         """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
-            decisions: dict[tuple[Method, Method], Decision] = {}
-            failed: dict[GraphNode, int] = {}
             view = self.store.snapshot()
-            for config in self._growing_studies():
-                explanation = self.explain(config, view)
-                decisions = self.decisions(explanation)
-                failed = failures_by_node(self.store, explanation)
-                if _are_decided(decisions):
+            first, *more = self._growing_studies()
+            explanation = self.explain(first, view)
+            for config in more:
+                if _are_decided(self.decisions(explanation)):
                     break
-            verdicts = "; ".join(map(_describe_decision, decisions.items()))
-            return f"nothing to run: {verdicts}{_but_for_abandoned(failed)}"
+                explanation = self.explain(config, view)
+            verdicts = "; ".join(
+                _describe_decision(pair, decision, self.sweep.least_seeds)
+                for pair, decision in self.decisions(explanation).items()
+            )
+            failed = failures_by_node(self.store, explanation)
+            _, left_out = self._scores_of_table(explanation)
+            mixed_text = f", without {counted(len(left_out), 'score')} that the table leaves out"
+            return (
+                f"nothing to run: {verdicts}{mixed_text * bool(left_out)}"
+                f"{_but_for_abandoned(failed)}"
+            )
         # Three reasons in one line: every cell is there, no seed may be added, some cells were
         # given up.
         explanation, _, failed = self._next_study()
@@ -359,29 +384,33 @@ class SweepRun:
         weight. The decision is
         about other seeds, other items of the same kind and, with several pretrainings, others of
         these: it is made from the same scores of single items, by the same interval, as the
-        comparisons of the table. A seed with a cell that failed too often does not count.
+        comparisons of the table. A seed with a cell that failed too often, or whose score the table
+        leaves out, does not count.
 
         Raises:
           ConfigError: if there is nothing to compare.
+          ValueError: if the scores are not comparable.
         """
-        config = explanation.study
-        verdicts = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
-        # Whatever artifact there is counts, a stale one too.
-        scores = {
-            key: verdict.artifact
-            for key, verdict in verdicts.items()
-            if verdict.artifact is not None
+        config, least_seeds = explanation.study, self.sweep.least_seeds
+        scores, left_out = self._scores_of_table(explanation)
+        left_out |= _abandoned_cells(explanation, failures_by_node(self.store, explanation))
+        compared = {}
+        for study in config.backbone_studies:
+            for pair in _method_pairs(study, self.sweep.compare):
+                names = f"{pair[0]}{study.backbone_suffix}", f"{pair[1]}{study.backbone_suffix}"
+                found = _compared_rows(study, scores.keys(), *pair, abandoned=left_out)
+                compared[names] = pair, *found
+        # Before the first look that may settle anything, what is compared is written down.
+        texts = {
+            names: _comparison_text(names, rows, config.num_pretrain_seeds)
+            for names, (_, _, rows) in compared.items()
         }
-        compared = [
-            (study, pair)
-            for study in config.backbone_studies
-            for pair in _method_pairs(study, self.sweep.compare)
-        ]
-        abandoned = _abandoned_cells(explanation, failures_by_node(self.store, explanation))
+        errors = dict.fromkeys(texts.values(), LEVEL)
+        most = max(len(seeds) for _, seeds, _ in compared.values())
+        if most >= least_seeds * config.num_pretrain_seeds:
+            errors = spend_error(self.store, config.name, [*errors])
         decisions = {}
-        for study, pair in compared:
-            seeds, rows = _compared_rows(study, scores.keys(), *pair, abandoned=abandoned)
-            names = f"{pair[0]}{study.backbone_suffix}", f"{pair[1]}{study.backbone_suffix}"
+        for names, (pair, seeds, rows) in compared.items():
             if not seeds:
                 decisions[names] = _OPEN
                 continue
@@ -397,12 +426,37 @@ class SweepRun:
                 )
                 for row in rows
             ]
-            # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
             numbers = {seed: number for number, seed in config.seed_pairs}
             decisions[names] = decide_pair(
-                differences, [numbers[seed] for seed in seeds], error=0.05 / len(compared)
+                differences,
+                [numbers[seed] for seed in seeds],
+                error=errors[texts[names]],
+                least_seeds=least_seeds,
             )
         return decisions
+
+    def _scores_of_table(
+        self, explanation: Explanation
+    ) -> tuple[dict[CellKey, Score], set[CellKey]]:
+        """Returns the scores that the study's table has, and the cells whose scores it leaves out.
+
+        A cell whose score is stale has none yet: it is made again first.
+        """
+        reader, recall = ItemsReader(), explanation.view.get_cached
+        found: dict[CellKey, Score] = {}
+        for key, step in explanation.graph.cells.items():
+            artifact = explanation.steps[step].artifact
+            if artifact is None or not explanation.is_reused(step):
+                continue
+            if artifact.key not in self._scores:  # Each is read once, over all looks.
+                self._scores[artifact.key] = read_cell(
+                    key, artifact, recall, reader, accepted=False
+                )
+            found[key] = self._scores[artifact.key]
+        chosen, _ = comparable_scores([*found.values()])
+        kept = {score.artifact for score in chosen}
+        scores = {key: score for key, score in found.items() if score.artifact in kept}
+        return scores, found.keys() - scores.keys()
 
     def _paired_scores(
         self,
@@ -410,33 +464,23 @@ class SweepRun:
         seeds: Sequence[int],
         method: Method,
         budget: int,
-        scores: Mapping[CellKey, Artifact],
+        scores: Mapping[CellKey, Score],
     ) -> PairedScores:
         """Returns the scores of a method in a row at a budget, seed by seed, with their items."""
-        keys = [
-            CellKey(benchmark=row.name, method=method, budget=budget, seed=seed) for seed in seeds
+        chosen = [
+            scores[CellKey(benchmark=row.name, method=method, budget=budget, seed=seed)]
+            for seed in seeds
         ]
-        values, items = zip(*(self._read_score(scores[key]) for key in keys), strict=True)
-        return PairedScores.of(values, items, row.training, is_percentage=is_percentage(row.metric))
-
-    def _read_score(self, artifact: Artifact) -> tuple[float, Items]:
-        """Returns a score and its items; each artifact is read once."""
-        key = artifact.manifest.key
-        if key not in self._scores:
-            score = float(artifact.manifest.counts["score"])
-            items: Items = {}
-            if ITEMS in artifact.manifest.files:
-                items, _ = self._reader.of_scores(artifact.path, score)
-            self._scores[key] = score, items
-        return self._scores[key]
+        return PairedScores.of(
+            [score.score for score in chosen],
+            [score.items for score in chosen],
+            row.training,
+            is_percentage=is_percentage(chosen[0].metric),
+        )
 
     @functools.cached_property
-    def _scores(self) -> dict[str, tuple[float, Items]]:
+    def _scores(self) -> dict[str, Score]:
         return {}
-
-    @functools.cached_property
-    def _reader(self) -> ItemsReader:
-        return ItemsReader()
 
     def _growing_studies(self) -> Iterator[StudyConfig]:
         """Yields the study with one more seed each time, from its own number up to the bound.
@@ -444,9 +488,10 @@ class SweepRun:
         Every firing starts from the first: a sweep that was killed repeats its earlier decisions.
         """
         check_study(self.config)  # Once: seeds are added, and nothing that is checked.
-        # No decision is possible on one seed. A bound below the study's own number narrows nothing.
+        # Below the least number nothing is settled, so that many are made at once. A bound below
+        # the study's own number narrows nothing.
         most = max(self.sweep.max_seeds, self.config.num_seeds)
-        for num_seeds in range(max(self.config.num_seeds, min(2, most)), most + 1):
+        for num_seeds in range(max(self.config.num_seeds, self.sweep.least_seeds), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
     def _next_study(self) -> tuple[Explanation, bool, dict[GraphNode, int]]:
@@ -628,10 +673,10 @@ def _has_work(explanation: Explanation, failed: Mapping[GraphNode, int]) -> bool
 
 
 def _abandoned_cells(explanation: Explanation, failed: Mapping[GraphNode, int]) -> set[CellKey]:
-    """Returns the cells without a score whose transfers failed too often."""
+    """Returns the cells without a score that counts whose transfers failed too often."""
     steps = {step for node, count in failed.items() if count >= MAX_TRIES for step in node.steps}
     cells = explanation.graph.cells.items()
-    return {key for key, step in cells if step in steps and not explanation.steps[step].artifact}
+    return {key for key, step in cells if step in steps and not explanation.is_reused(step)}
 
 
 def _but_for_abandoned(failed: Mapping[GraphNode, int]) -> str:
@@ -701,13 +746,11 @@ class _ComparedRow:
       name: its name.
       budgets: budgets that both methods serve [tokens].
       training: name of the training whose checkpoints it is scored with.
-      metric: name of its metric.
     """
 
     name: str
     budgets: tuple[int, ...]
     training: str
-    metric: str
 
     def cells(self, first: Method, other: Method, seed: int) -> set[CellKey]:
         """Returns the cells of both methods under a seed."""
@@ -738,7 +781,6 @@ def _compared_rows(
             name=name,
             budgets=budgets,
             training=f"{view.key_prefix}{trained_on(row.benchmark)}",
-            metric=metric_of(row.benchmark, view.transfers[row.benchmark]),
         )
         for view in base.resolutions
         if view.seeds == base.seeds
@@ -770,16 +812,38 @@ def _compared_rows(
     return [int(seed) for seed in seeds[:, complete].flatten()], rows
 
 
-def _describe_decision(pair_decision: tuple[tuple[Method, Method], Decision]) -> str:
-    (first, other), decision = pair_decision
+def _comparison_text(
+    names: tuple[Method, Method], rows: Sequence[_ComparedRow], num_pretrainings: int
+) -> str:
+    """Returns a comparison in words that are the same whenever the same is compared."""
+    scope = [f"{row.name} {', '.join(map(str, sorted(row.budgets)))}" for row in rows]
+    return (
+        f"{' - '.join(sorted(names))}: {'; '.join(sorted(scope))}; "
+        f"{counted(num_pretrainings, 'pretraining')}"
+    )
+
+
+def _describe_decision(pair: tuple[Method, Method], decision: Decision, least_seeds: int) -> str:
+    """Returns a line on a decision: for which seeds and pictures it holds, or why it is open."""
     if decision is _OPEN:
-        return f"{first} - {other}: no seed has all its scores, open"
+        return f"{pair[0]} - {pair[1]}: no seed has all its scores, open"
     verdict = "open"
     if decision.decided:
         # What happens in a share q of seeds is missed by all n with the chance (1 - q)^n.
-        rare = 1 - 0.05 ** (1 / decision.num_seeds)
-        verdict = f"settled, but for what happens in fewer than {rare:.0%} of seeds"
+        rare = 1 - LEVEL ** (1 / decision.num_seeds)
+        verdict = (
+            f"settled, but for what happens in fewer than {rare:.0%} of seeds, for seeds"
+            f"{' and pictures' * ('picture' in decision.made_from)} like these: "
+            f"{decision.made_from}; wrong with a chance of at most {decision.error:.2%}"
+        )
+    elif decision.num_seeds < least_seeds:
+        verdict = f"open below least_seeds={least_seeds}"
+    elif decision.unseen and decision.low == decision.mean - decision.unseen:
+        verdict = (
+            f"open: losses too rare to show on these pictures could make up {decision.unseen:.2f} "
+            f"({decision.made_from})"
+        )
     return (
-        f"{first} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "
-        f"{decision.num_seeds} seeds, {verdict}"
+        f"{pair[0]} - {pair[1]}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] "
+        f"after {decision.num_seeds} seeds, {verdict}"
     )

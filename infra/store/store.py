@@ -10,6 +10,7 @@
         pins/<run>.json                  what a run under way relies on (see `pins`)
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
+        comparisons/<study>/<k>.json     what sweeps of a study compared, until decided
         gone/<key>.<id>                  tombstones: gc deleted the files, not the manifest
         gc.json                          lease for changing pins, or deciding what gc deletes
         scratch/…                        copies of progress (see `scratch`)

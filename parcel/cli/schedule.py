@@ -21,6 +21,7 @@ from parcel.cli.sweep import (
     CompareOption,
     EndOption,
     FirstOption,
+    LeastSeedsOption,
     MaxHoursOption,
     MaxPretrainSeedsOption,
     MaxSeedsOption,
@@ -96,6 +97,7 @@ def schedule_change(
     max_pretrain_seeds: MaxPretrainSeedsOption = None,
     until: UntilOption = None,
     compare: CompareOption = None,
+    least_seeds: LeastSeedsOption = None,
     start: StartOption = None,
     end: EndOption = None,
     max_hours: MaxHoursOption = None,
@@ -119,6 +121,7 @@ def schedule_change(
         max_pretrain_seeds=max_pretrain_seeds,
         until=until,
         compare=compare,
+        least_seeds=least_seeds,
     )
     when = limit_settings(start=start, end=end, max_hours=max_hours, first=first)
     _use_server(store)

@@ -24,6 +24,8 @@ from infra.source_code import checkout
 from infra.store.digest import identity_json
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store, manifest_name
+from model import files
+from model.eval.items_file import write_items
 from parcel.cli.accept_stale import accept_stale
 
 
@@ -54,7 +56,10 @@ def fill(
             (attempt.path / "file").write_text(found.recipe.identity)
             attempt._clock -= seconds
             attempt.devices = devices(step)
-            attempt.counts = {"score": score(keys[step])} if step in keys else {}
+            if step in keys:
+                value = {"score": score(keys[step]), "metric": "vqa"}
+                (attempt.path / files.SCORE).write_text(json.dumps(value))
+                write_items(attempt.path, [])
             found = dataclasses.replace(found, artifact=attempt.commit({}))
         made[step] = found.artifact  # type: ignore[assignment]
 

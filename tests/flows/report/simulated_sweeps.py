@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import stats
 
 from flows.report.decision import Decision, decide_pair
@@ -80,19 +80,96 @@ def trainings(name: str, deviations: Sequence[float]) -> Equal:
     return Equal(name=name, draw=draw)
 
 
-def collapses(centre: float) -> Equal:
-    """Returns sweeps in which one method loses 30 points in 5 % of its seeds.
+def collapses(share: float, *, loss: float = 30.0, equal: str = "mean") -> Equal:
+    """Returns sweeps in which one method loses some points in a share of its seeds.
 
     Args:
-      centre: difference of the other seeds [points]; 1.5 makes the means equal, 0 the medians.
+      share: share of its seeds.
+      loss: what it loses in them [points].
+      equal: "mean" if it gains as much over the other seeds, else "typical seed".
+    """
+    centre = share * loss if equal == "mean" else 0.0
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> Sweep:
+        values = rng.normal(centre, 1, num_seeds) - loss * (rng.random(num_seeds) < share)
+        return [PairedScores(values=values)], []
+
+    name = f"{share:.0%} of seeds collapse by {loss:g}, equal in the {equal}"
+    return Equal(name=name, draw=draw)
+
+
+def rare_losses(num: int, one_in: int, *, everywhere: bool = True, num_rows: int = 1) -> Equal:
+    """Returns sweeps in which a method loses 90 points on few pictures, with equal means.
+
+    Args:
+      num: number of pictures of each benchmark.
+      one_in: on one picture of so many it loses.
+      everywhere: whether it gains a little on all others; else by 10 points on a few.
+      num_rows: number of benchmarks.
+    """
+    share = 1 / one_in
+    gaining = 1.0 if everywhere else 9 * share / (1 - share)
+    gain = 90 * share / (1 - share) / gaining
+
+    def draw(rng: np.random.Generator, num_seeds: int) -> Sweep:
+        rows = []
+        for number in range(num_rows):
+            effects = np.where(rng.random(num) < gaining, gain, 0.0)
+            effects = np.where(rng.random(num) < share, -90.0, effects)
+            items = effects + rng.normal(0, 0.2, (num_seeds, 1))
+            rows.append(of_pictures(items, np.ones(num, int), training=str(number)))
+        return rows, []
+
+    others = "all others" if everywhere else "a few"
+    name = f"{num_rows} x {num} pictures, 1 in {one_in} loses 90, {others} gain"
+    return Equal(name=name, draw=draw)
+
+
+def shared_pictures(counts: Sequence[int], num_rows: int, num_budgets: int) -> Equal:
+    """Returns sweeps over benchmarks that ask about the same pictures, at several budgets.
+
+    Args:
+      counts: number of items of each picture.
+      num_rows: number of benchmarks.
+      num_budgets: number of budgets, whose mean is compared.
     """
 
     def draw(rng: np.random.Generator, num_seeds: int) -> Sweep:
-        values = rng.normal(centre, 1, num_seeds) - 30 * (rng.random(num_seeds) < 0.05)
-        return [PairedScores(values=values)], []
+        rows, total = [], sum(counts)
+        effects = rng.normal(0, 20, len(counts))
+        for number in range(num_rows):
+            at_budgets = []
+            for _ in range(num_budgets):
+                items = np.repeat(effects + rng.normal(0, 3, len(counts)), counts)
+                items = items + rng.normal(0, 5, (num_seeds, total))
+                items += rng.normal(0, 0.5, (num_seeds, 1))
+                row = of_pictures(items, np.array(counts), training=str(number), shared=True)
+                at_budgets.append(row)
+            rows.append(PairedScores.mean_of(at_budgets))
+        return rows, []
 
-    equal = "mean" if centre else "typical seed"
-    return Equal(name=f"5 % of seeds collapse, equal in the {equal}", draw=draw)
+    name = f"the same {len(counts)} pictures in {num_rows} benchmarks, {num_budgets} budgets"
+    return Equal(name=name, draw=draw)
+
+
+def of_pictures(
+    items: Float[np.ndarray, "S N"],
+    counts: Int[np.ndarray, " C"],
+    *,
+    training: str,
+    shared: bool = False,
+) -> PairedScores:
+    """Returns differences on a benchmark's own pictures, or on those of all benchmarks."""
+    prefix = "" if shared else f"{training}/"
+    return PairedScores(
+        values=items.mean(axis=1),
+        sources=tuple(f"{prefix}{number:05d}" for number in range(len(counts))),
+        counts=counts,
+        items=items,
+        training=training,
+        low=-100.0,
+        high=100.0,
+    )
 
 
 EQUAL = (
@@ -105,9 +182,22 @@ EQUAL = (
     pretrainings(3, 2.0, 1.0),
     trainings("8 trainings", [1.0] * 8),
     trainings("8 trainings, one very noisy", [10.0] + [0.5] * 7),
-    collapses(0.0),
-    collapses(1.5),
+    collapses(0.05, equal="typical seed"),
+    collapses(0.2),
+    collapses(0.2, loss=10.0),
+    rare_losses(50, 20),
+    rare_losses(50, 100),
+    rare_losses(200, 20),
+    rare_losses(200, 50, everywhere=False),
+    rare_losses(200, 200),
+    rare_losses(200, 200, everywhere=False),
+    rare_losses(200, 200, num_rows=4),
+    shared_pictures([180] + [20] * 9, 2, 3),
+    shared_pictures([max(1, 100 // (place + 1)) for place in range(50)], 2, 2),
 )
+
+HIDDEN = (collapses(0.05), collapses(0.1))
+"""Sweeps whose collapses are too rare for the least number of seeds to show them."""
 
 
 def decide_equal(shape: Equal, sweeps: int, max_seeds: int) -> list[Decision]:
@@ -128,11 +218,11 @@ def fixed_design(effect: float) -> int:
 
 
 def decide_effect(effect: float, sweeps: int, max_seeds: int) -> list[Decision]:
-    """Returns the ends of sweeps with a true effect, the same in each call."""
+    """Returns the ends of sweeps with a true effect, decided from two seeds on."""
     rng = np.random.default_rng(0)
 
     def row() -> PairedScores:
         values: Float[np.ndarray, " S"] = rng.normal(effect, 1, max_seeds)
         return PairedScores(values=values)
 
-    return [decide_pair([row()]) for _ in range(sweeps)]
+    return [decide_pair([row()], least_seeds=2) for _ in range(sweeps)]

@@ -12,7 +12,7 @@ import pytest
 from flows.report.build import build_report
 from flows.report.cell_text import difference_text
 from flows.report.cells import Plan, Score, ScoreOrigin, standing_over_all
-from flows.report.comparable import check_comparable, select_one_platform
+from flows.report.comparable import check_comparable, comparable_scores
 from flows.report.interval import estimate_interval, estimate_intervals
 from flows.report.paired_scores import PairedScores
 from flows.report.render import COMPARISON_COLUMNS, comparisons_to_csv, render_report
@@ -186,13 +186,13 @@ def test_scores_of_other_evaluations_are_never_averaged(other: dict[str, str], m
 
 def test_scores_of_other_platforms_are_averaged_only_if_told():
     mixed = scores_with_origins(platform="jax 2 on gpu")
-    kept, notes = select_one_platform(mixed, mixed=False)
+    kept, notes = comparable_scores(mixed, mixed=False)
     assert len(kept) == len(mixed) - 2
     assert len(notes) == 1
     assert re.match(f"2 of {len(mixed)} scores .*platform", notes[0])
     assert "2 with jax 2 on gpu. Left out: refcoco/m3/64/" in notes[0]
     assert "`parcel results RUN --mixed`" in notes[0]
-    kept, notes = select_one_platform(mixed, mixed=True)
+    kept, notes = comparable_scores(mixed, mixed=True)
     assert kept == mixed
     (note,) = notes
     assert note.endswith(f": {len(mixed) - 2} with jax 1 on cpu; 2 with jax 2 on gpu.")
@@ -201,7 +201,7 @@ def test_scores_of_other_platforms_are_averaged_only_if_told():
 
 
 def test_processors_of_other_models_are_mixed_and_named():
-    kept, notes = select_one_platform(scores_with_origins(cpu="new"), mixed=False)
+    kept, notes = comparable_scores(scores_with_origins(cpu="new"), mixed=False)
     assert len(kept) == len(scores())
     assert notes == ["Computed on processors of several models: new; old."]
-    assert select_one_platform(scores_with_origins(), mixed=False)[1] == []
+    assert comparable_scores(scores_with_origins(), mixed=False)[1] == []

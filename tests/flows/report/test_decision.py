@@ -9,10 +9,12 @@ from scipy import stats
 from flows.report.decision import (
     CROSSING,
     HORIZON,
+    LEAST_SEEDS,
     SCALE,
     Decision,
     decide_pair,
     decision_bound,
+    unseen_loss,
 )
 from flows.report.interval import estimate_interval
 from flows.report.paired_scores import PairedScores
@@ -21,9 +23,10 @@ from tests.flows.report import simulated_sweeps as simulation
 RNG = np.random.default_rng(7)
 
 
-def decide(values: np.ndarray, **how: float) -> Decision:
+def decide(values: np.ndarray, *, error: float = 0.05, least_seeds: int = 2) -> Decision:
     """The decision on one benchmark whose items are unknown."""
-    return decide_pair([PairedScores(values=np.asarray(values))], **how)
+    row = PairedScores(values=np.asarray(values))
+    return decide_pair([row], error=error, least_seeds=least_seeds)
 
 
 def test_the_bound_is_where_the_ratio_of_likelihoods_reaches_its_threshold():
@@ -87,7 +90,7 @@ def test_units_do_not_matter_and_methods_may_change_places():
 def test_rows_of_one_training_count_as_their_mean():
     values = RNG.normal(1.0, 1.0, (6, 4))
     rows = [PairedScores(values=of_row, training="one") for of_row in values.T]
-    found, expected = decide_pair(rows), decide(values.mean(axis=1))
+    found, expected = decide_pair(rows, least_seeds=2), decide(values.mean(axis=1))
     assert (found.num_seeds, found.decided) == (expected.num_seeds, expected.decided)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
@@ -97,7 +100,7 @@ def test_a_sweep_calls_no_difference_that_the_table_does_not():
         items = shift + RNG.normal(0, 3, 40) + RNG.normal(0, 1, (6, 1)) + RNG.normal(0, 2, (6, 40))
         runs = [{str(i): (x,) for i, x in enumerate(run)} for run in items.tolist()]
         row = PairedScores.of(items.mean(axis=1), runs)
-        decision = decide_pair([row])
+        decision = decide_pair([row], least_seeds=2)
         table = estimate_interval(
             [row.of_seeds(range(decision.num_seeds))], [0] * decision.num_seeds
         )
@@ -108,13 +111,65 @@ def test_two_pretrainings_do_not_decide_however_many_seeds():
     values = np.concatenate([RNG.normal(2.0, 0.1, 20), RNG.normal(3.0, 0.1, 20)])
     row = PairedScores(values=values)
     assert not decide_pair([row], [0] * 20 + [1] * 20).decided
-    assert decide_pair([row]).num_seeds == 3
+    assert decide_pair([row], least_seeds=2).num_seeds == 3
 
 
 def test_a_smaller_error_takes_more():
     assert [decision_bound(8, e) for e in (0.05, 0.01)] == sorted(
         decision_bound(8, e) for e in (0.05, 0.01)
     )
+
+
+def test_fewer_seeds_than_the_least_settle_nothing():
+    values = RNG.normal(5.0, 0.1, 30)
+    few = decide(values[: LEAST_SEEDS - 1], least_seeds=LEAST_SEEDS)
+    assert (few.decided, few.num_seeds, few.low) == (False, LEAST_SEEDS - 1, -math.inf)
+    assert decide_pair([PairedScores(values=values)]).num_seeds == LEAST_SEEDS
+    assert decide(values, least_seeds=5).num_seeds == 5
+    # Why it is that many: a method that collapses in a fifth of its seeds shows none of it.
+    assert 0.8**LEAST_SEEDS < 0.05 / 2 < 0.8 ** (LEAST_SEEDS - 1)
+
+
+def rows_of(num: int, *sets: str) -> list[PairedScores]:
+    """Benchmarks of some pictures; those with the same letter ask about the same ones."""
+    return [
+        PairedScores(
+            values=np.zeros(3),
+            sources=tuple(f"{letter}{number:05d}" for number in range(num)),
+            counts=np.ones(num, int),
+            items=np.zeros((3, num)),
+        )
+        for letter in sets
+    ]
+
+
+def test_a_loss_that_no_picture_shows_is_the_rule_of_three():
+    assert unseen_loss(rows_of(1000, "a"), 0.05) == pytest.approx(100 * 3 / 1000, rel=0.01)
+    # Other pictures show a loss that concerns one benchmark; the same ones hide it in both.
+    assert unseen_loss(rows_of(1000, "a", "b"), 0.05) == pytest.approx(0.15, rel=0.01)
+    assert unseen_loss(rows_of(1000, "a", "a"), 0.05) == pytest.approx(0.3, rel=0.01)
+    assert unseen_loss([PairedScores(values=np.zeros(3))], 0.05) == 0.0
+
+
+def test_a_gain_that_rare_losses_could_undo_is_not_settled():
+    def decided(gain: float, num: int) -> Decision:
+        items = gain + RNG.normal(0, 0.1, (20, num))
+        return decide_pair([simulation.of_pictures(items, np.ones(num, int), training="")])
+
+    open_one = decided(1.4, 200)
+    assert not open_one.decided
+    assert (open_one.low, open_one.high) == pytest.approx(
+        (open_one.mean - open_one.unseen, open_one.mean + open_one.unseen)
+    )
+    assert decided(1.6, 200).decided
+    assert decided(1.4, 300).decided
+
+
+def test_a_decision_says_what_it_is_made_from():
+    rows = [*rows_of(30, "a", "a", "b"), PairedScores(values=np.zeros(3))]
+    decision = decide_pair(rows, [0, 1, 2], error=0.01, least_seeds=2)
+    assert decision.made_from == "1 seed of 3 pretrainings, 4 benchmarks, 60 pictures, 90 items"
+    assert decision.error == 0.01
 
 
 @pytest.mark.parametrize(
@@ -146,23 +201,21 @@ def share_wrong(shape: simulation.Equal, sweeps: int, max_seeds: int) -> float:
     [
         simulation.trainings("1 training", [1.0]),
         simulation.pictures(200, 20.0, 0.5),
-        simulation.pretrainings(2, 2.0, 1.0),
-        simulation.collapses(0.0),
+        simulation.collapses(0.2),
+        simulation.rare_losses(200, 200),
     ],
     ids=lambda shape: shape.name,
 )
 def test_equal_methods_are_seldom_called_different(shape: simulation.Equal):
     """A small edition; the noise is two binomial standard errors."""
-    assert share_wrong(shape, 300, 12) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)
+    assert share_wrong(shape, 200, 24) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 200)
 
 
 @pytest.mark.deep
 def test_equal_methods_are_seldom_called_different_in_every_shape():
     # Where only the means are equal, and 95 of 100 seeds favour one method, no test of a few seeds
-    # can know of the others; that is said beside the decision.
-    shapes = [shape for shape in simulation.EQUAL if not shape.name.endswith("in the mean")]
-    assert len(shapes) == len(simulation.EQUAL) - 1
-    for shape in shapes:
+    # can know of the others (`HIDDEN`); that is said beside the decision.
+    for shape in simulation.EQUAL:
         assert share_wrong(shape, 200, 30) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 200), shape.name
 
 

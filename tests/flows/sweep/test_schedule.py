@@ -181,6 +181,8 @@ def test_a_schedule_is_listed_changed_and_stopped(full: Store, parcel: Callable[
         ("change", "owls", "--cron", "0 0 30 2 *"): "--cron must be five fields",
         ("change", "owls", "--until", "noon"): "--until must be decided, got 'noon'",
         ("change", "owls", "--seeds", "5"): "sweep: seeds must be at most max_seeds=4, got 5",
+        ("change", "owls", "--add-seeds", "0", "--until", "decided"): "sweep: max_seeds must be at "
+        "least least_seeds=17",
         ("change", "rooks", "--add-seeds", "1"): "options of a sweep must be for the schedule",
     }
     for words, message in wrong.items():

@@ -1,5 +1,6 @@
 """Tests of sweeps: what they add to a study and how far they got, known from the store alone."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.lookup.runs import end_run_record
 from flows.report.cells import CellKey
+from flows.report.decision import LEAST_SEEDS
 from flows.run.retry_policy import (
     MAX_TRIES,
     failed_nodes_of_last_run,
@@ -24,7 +26,7 @@ from flows.study.study import StudyConfig
 from flows.sweep.form_values import check_values, form_problem, sweep_of_form
 from flows.sweep.sweep import Sweep, SweepRun, _compared_rows, describe_sweep
 from infra.errors import ConfigError
-from infra.store.store import Attempt, Store
+from infra.store.store import Attempt, Store, manifest_name
 from tests.flows.conftest import Done
 from tests.flows.graph.test_explain import fill
 
@@ -157,7 +159,7 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
             ],
         ),
         ({"seeds": 3, "budgets": [16, 256]}, []),
-        ({"until_decided": True, "max_seeds": 1}, []),
+        ({"until_decided": True, "least_seeds": 2, "max_seeds": 2}, []),
     ],
 )
 def test_a_sweep_never_narrows_a_study_and_says_what_adds_nothing(
@@ -196,7 +198,7 @@ def numbers(store: Store, sweep: SweepRun, score: Any) -> list[int]:
 
 @pytest.mark.slow
 def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
-    sweep = firing(store, until_decided=True, max_seeds=9)
+    sweep = firing(store, until_decided=True, least_seeds=2, max_seeds=9)
 
     def score(key: CellKey) -> float:
         noise = np.random.default_rng([key.seed, len(key.method)]).normal()
@@ -210,17 +212,101 @@ def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
     # With more seeds than that, made by somebody else or under way when it was killed: the same.
     other = Store(tmp_path / "other")
     fill(other, graph_of(firing(other, seeds=8).config), score=score)
-    again = firing(other, until_decided=True, max_seeds=9)
+    again = firing(other, until_decided=True, least_seeds=2, max_seeds=9)
     numbers(other, again, score)
     assert again.why_nothing() == sweep.why_nothing()
 
 
 @pytest.mark.slow
 def test_what_cannot_be_settled_ends_at_the_bound(store: Store):
-    sweep = firing(store, until_decided=True, max_seeds=4)
+    sweep = firing(store, until_decided=True, least_seeds=2, max_seeds=4)
     same = lambda key: float(key.seed % 7)  # noqa: E731
     assert numbers(store, sweep, same) == [2, 3, 4]
     assert sweep.why_nothing().endswith("after 4 seeds, open")
+
+
+def test_the_seeds_below_the_least_number_are_made_at_once(store: Store):
+    assert next_of(firing(store, until_decided=True)) == (LEAST_SEEDS, 1)
+    assert next_of(firing(store, until_decided=True, least_seeds=5)) == (5, 1)
+    assert next_of(firing(store, "num_seeds=20", until_decided=True)) == (20, 1)
+
+
+def clear_lead(key: CellKey) -> float:
+    """Scores of which those of parcel are the highest, by more than seeds differ."""
+    lead = {"parcel": 8.0, "m3": 4.0}.get(key.method, 0.0)
+    return 50 + lead + np.random.default_rng([key.seed, len(key.method)]).normal()
+
+
+def error_of(line: str) -> list[str]:
+    return re.findall(r"at most ([\d.]+%)", line)
+
+
+@pytest.mark.slow
+def test_each_new_comparison_has_a_smaller_share_of_the_error(store: Store):
+    sweep = firing(store, until_decided=True, least_seeds=5)
+    fill(store, graph_of(firing(store, seeds=8).config), score=clear_lead)
+    # Nothing was compared before, and looking again is no other comparison.
+    first = sweep.why_nothing()
+    assert error_of(first) == ["2.50%"]
+    assert re.search(
+        r"settled, but for what happens in fewer than \d+% of seeds, for seeds like these: "
+        r"\d seeds of 1 pretraining, 1 benchmark; wrong ",
+        first,
+    )
+    assert firing(store, until_decided=True, least_seeds=5).why_nothing() == first
+    # A method that is added the next night; the first comparison stays as it was.
+    fill(store, graph_of(firing(store, methods=["m3"], seeds=8).config), score=clear_lead)
+    compare = ["parcel", "vanilla", "m3"]
+    wide = firing(store, methods=["m3"], until_decided=True, least_seeds=5, compare=compare)
+    assert error_of(wide.why_nothing()) == ["2.50%", "0.83%"]
+    # Methods change places: that is the same comparison.
+    turned = firing(store, until_decided=True, least_seeds=5, compare=["vanilla", "parcel"])
+    assert error_of(turned.why_nothing()) == ["2.50%"]
+
+
+@pytest.mark.slow
+def test_fewer_seeds_than_the_least_spend_nothing(store: Store):
+    fill(store, graph_of(firing(store, seeds=4).config), score=clear_lead)
+    sweep = firing(store, until_decided=True, least_seeds=5)
+    (decision,) = sweep.decisions(sweep.explain(firing(store, seeds=4).config)).values()
+    assert (decision.decided, decision.num_seeds) == (False, 4)
+    assert store.files.listing("comparisons/demo") == {}
+
+
+@pytest.mark.slow
+def test_stale_scores_and_those_of_another_platform_do_not_count(store: Store, edit: Any):
+    config = firing(store, seeds=6).config
+    graph = graph_of(config)
+    fill(store, graph, score=clear_lead)
+    sweep = firing(store, until_decided=True, least_seeds=5)
+
+    def num_seeds(store: Store) -> int:
+        opened = dataclasses.replace(sweep, store=store)
+        (decision,) = opened.decisions(opened.explain(config)).values()
+        return decision.num_seeds
+
+    assert num_seeds(store) == 5  # It is decided then.
+    # Another accelerator trained one seed of a method: the table leaves its scores out.
+    (odd,) = [k for k in graph.cells if (k.method, k.seed) == ("vanilla", config.seeds[0])]
+    before = sweep.explain(config)
+    artifact = before.steps[before.graph.cells[odd].inputs["predictions"]].artifact
+    assert artifact is not None
+    environment = artifact.manifest.environment
+    hardware = {**environment["hardware"], "accelerator": "another"}
+    changed = dataclasses.replace(
+        artifact.manifest, environment={**environment, "hardware": hardware}
+    )
+    store.files.put(manifest_name(artifact.key), changed.to_json().encode())
+    again = Store(store.uri)
+    opened = dataclasses.replace(sweep, store=again)
+    scores, left_out = opened._scores_of_table(opened.explain(config))
+    assert left_out == {odd}
+    assert len(scores) == len(graph.cells) - 1
+    assert opened.why_nothing().endswith("without 1 score that the table leaves out")
+    assert "after 5 seeds, settled" in opened.why_nothing()
+    # Changed code: no score counts until it is made again.
+    edit("model/eval/metrics/relaxed_accuracy.py", "def ", "def _")
+    assert num_seeds(again) == 0
 
 
 @pytest.mark.parametrize(
@@ -232,6 +318,8 @@ def test_what_cannot_be_settled_ends_at_the_bound(store: Store):
         ({"until_decided": True, "add_seeds": 1}, "until_decided .* without add_seeds"),
         ({"compare": ["m3", "mqt"]}, "compare .* must come with until_decided"),
         ({"until_decided": True, "compare": ["m3", "mqt"]}, "compare must name methods"),
+        ({"until_decided": True, "max_seeds": 9}, "max_seeds must be at least least_seeds=17"),
+        ({"least_seeds": 5}, "least_seeds .* must come with until_decided"),
         ({"add_seed": 1}, "add_seed: no such key; did you mean add_seeds?"),
     ],
 )
@@ -305,7 +393,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
 
 @pytest.mark.slow
 def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: Store):
-    sweep = firing(store, until_decided=True, max_seeds=9)
+    sweep = firing(store, until_decided=True, least_seeds=2, max_seeds=9)
     seed = sweep.config.seeds[0]
     broken = f"transfer vanilla chartqa seed={seed}"
     config = next(sweep.passes()).study
