@@ -56,7 +56,7 @@ def take_pictures(store: Path, folder: Path) -> None:
         nightly = ("--add-seeds", "1", "--max-seeds", "10", "--cron", "0 20 * * *")
         done = parcel(store, "sweep", "demo", *nightly)
         assert done.returncode == 0, done.stderr
-        fourth = served.start("sweep/sweep", study="demo", add={"seeds": 1, "max_seeds": 10})
+        fourth = served.start("sweep/sweep", study="demo", add={"add_seeds": 1, "max_seeds": 10})
         _await_training(served, profile)
         take("start", "/parcel/", 1000)
         cancel = json.dumps({"state": {"type": "CANCELLING"}, "force": True}).encode()
