@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.config.benchmark import metric_of
 from flows.config.compute import StepChips
 from flows.graph.costs import num_images_of
 from flows.graph.graph import mixture_of
@@ -31,6 +32,7 @@ from flows.plan.microbatches import (
 from flows.plan.prepared import MissingDataset, PreparedData, estimate_text
 from flows.plan.programs import UpdateEstimate, by_formula, compile_program, update_traffic
 from flows.plan.study_programs import watch_programs
+from flows.report.items import is_percentage
 from flows.report.markdown import markdown_table
 from flows.report.text_lists import abbreviate_list, align_columns
 from flows.study.paper_deviations import describe_paper_deviations
@@ -489,10 +491,17 @@ class _Planner:
 
     def note_detectable(self, view: StudyView) -> None:
         """Notes which differences between methods the rows of a view can find."""
-        sizes = {name: self._sizes.num_eval(view, name) for name in view.rows}
-        items = {name: num for name, num in sizes.items() if num}
+        # What a difference of captions' scores is made of, a share of answers does not say.
+        items = {
+            name: num
+            for name, row in view.rows.items()
+            if (num := self._sizes.num_eval(view, name))
+            and is_percentage(metric_of(row.benchmark, view.transfers[row.benchmark]))
+        }
         if items and len(view.methods) > 1:
-            text = describe_detectable(items, len(view.seed_pairs))
+            pretrainings = {pretraining for pretraining, _ in view.seed_pairs}
+            num_seeds = len(view.seed_pairs) // len(pretrainings)
+            text = describe_detectable(items, len(view.rows), num_seeds, len(pretrainings))
             self.notes[f"{text}{view.view_suffix and f' ({view.view_suffix})'}"] = None
 
     def all_notes(self) -> Iterator[str]:

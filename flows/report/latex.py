@@ -61,8 +61,8 @@ def _caption(sections: list[Section]) -> str:
     retention = f". Below a retention of {_escape(sections[0].reference)}: {_RETENTION_ENDS}"
     differences = (
         f". Differences to {_escape(sections[0].baseline)} at the same budget, or at its own, "
-        "paired by seed and item, with their 95\\,\\% intervals, and $^{*}$ where one stands when "
-        "corrected for the number of benchmarks"
+        "paired by seed and item, with their 95\\,\\% intervals, and $^{*}$ where one stands "
+        "(95\\,\\%, corrected for the number of benchmarks)"
     )
     starred = any(section.stands_out(cell) for section in sections for cell in section.cells)
     num, standing = standing_over_all(sections)

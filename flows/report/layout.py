@@ -37,10 +37,11 @@ DIFFERENCES = """\
 Differences are paired by seed and item, with their 95 % intervals: of two methods, and of a \
 budget and the method's largest{reference}. Better, worse and * are differences that stand when \
 corrected for the number of benchmarks (Holm, 5 %). Detectable is the true difference that 80 of \
-100 studies with such seeds and items would find{detectable}."""
+100 studies with such seeds and items would find, as far as these show{detectable}. Differences \
+over benchmarks are not corrected."""
 FAMILY = """\
 The number of benchmarks is that on which two methods or budgets are compared. In all, {num} \
-differences are compared here: corrected for all of them, {standing}."""
+differences on single benchmarks are compared here: corrected for all of them, {standing}."""
 MARKS = (
     "At each budget the best is bold and the second best italic{apart}; what reads the same is "
     "marked the same."
@@ -194,7 +195,7 @@ def _interval_condition(report: Report) -> str:
     num = report.num_pretrainings
     if not num:
         return UNKNOWN_DRAWS
-    if all(cell.expected <= 1 for section in report.sections for cell in section.cells):
+    if all(cell.n <= 1 for section in report.sections for cell in section.cells):
         return ONE_SEED
     return ONE_PRETRAINING if num == 1 else NESTED.format(num=num)
 

@@ -126,7 +126,12 @@ def _draw(
         if len(costs) == len(cells):
             at[key] = statistics.mean(costs), statistics.mean(map(_mean, cells))
     edge = pareto_front([*at.values()])
-    axes.step(*zip(*edge, strict=True) if edge else ((), ()), where="post", color=FRONT_COLOR)
+    axes.step(
+        *zip(*edge, strict=True) if edge else ((), ()),
+        where="post",
+        color=FRONT_COLOR,
+        label="front",
+    )
     for method in dict.fromkeys(method for method, _ in at):
         curve = sorted(point for (name, _), point in at.items() if name == method)
         color, marker = look.get(method, (REFERENCE_COLOR, "h"))

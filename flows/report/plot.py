@@ -83,7 +83,11 @@ def draw_scores(report: Report, form: str = "png") -> bytes:
             else:
                 _draw_panel(axes, section, colors)
         draw_legend(figure, columns)
-        figure.supxlabel("bars and band: 95 % intervals", fontsize=8, color=CHANCE_COLOR)
+        figure.supxlabel(
+            "bars and band: 95 % intervals; methods are compared by paired differences",
+            fontsize=8,
+            color=CHANCE_COLOR,
+        )
         return figure_bytes(figure, form)
 
 
@@ -190,7 +194,7 @@ def draw_legend(figure: Any, columns: int) -> None:
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    names = sorted(entries, key=lambda name: (name == "chance", name.endswith("(all tokens)")))
+    names = sorted(entries, key=lambda n: (n in ("chance", "front"), n.endswith("(all tokens)")))
     if names:
         figure.legend(
             [entries[n] for n in names],

@@ -35,12 +35,13 @@ def add_intervals(
         for cell in section.cells
         if cell.scores
     }
-    rows = dict(_retention_rows(sections, scores, plan))
+    rows = dict(_retention_rows(sections, scores))
     intervals: dict[_CellKey, ScoreInterval] = {}
     # Seeds of a method at a budget tell of each other's spread, whatever the benchmark.
     for method, budget in dict.fromkeys(key[1:] for key in rows):
         keys = [key for key in rows if key[1:] == (method, budget)]
-        of_keys, numbers = zip(*(rows[key] for key in keys), strict=True)
+        of_keys, seeds = zip(*(rows[key] for key in keys), strict=True)
+        numbers = [[plan.pretraining_of[seed] for seed in of] for of in seeds]
         intervals.update(zip(keys, estimate_intervals(of_keys, numbers), strict=True))
 
     def with_interval(cell: Cell) -> Cell:
@@ -51,8 +52,9 @@ def add_intervals(
         dataclasses.replace(section, cells=tuple(map(with_interval, section.cells)))
         for section in sections
     )
-    retentions = {key: row for key, (row, _) in rows.items()}
-    return tuple(found), [_with_intervals(entry, scores, retentions, plan) for entry in aggregates]
+    # A mean has all seeds of each of its benchmarks; the reference may lack some.
+    full = {key: row for key, (row, seeds) in rows.items() if len(seeds) == len(plan.seeds)}
+    return tuple(found), [_with_intervals(entry, scores, full, plan) for entry in aggregates]
 
 
 def _with_intervals(
@@ -61,10 +63,10 @@ def _with_intervals(
     retentions: Mapping[_CellKey, PairedScores],
     plan: Plan,
 ) -> Aggregate:
+    """Returns a mean with its intervals; `retentions` are those over all seeds."""
     keys = [(name, entry.method, entry.budget) for name in entry.benchmarks]
     numbers = [*plan.pretraining_of.values()]
     ends: dict[str, float | None] = {}
-    # A mean is there only where each of its benchmarks has all seeds.
     if entry.mean is not None:
         interval = estimate_interval([scores[key] for key in keys], numbers)
         ends |= {"low": interval.low, "high": interval.high}
@@ -75,11 +77,12 @@ def _with_intervals(
 
 
 def _retention_rows(
-    sections: Sequence[Section], scores: Mapping[_CellKey, PairedScores], plan: Plan
+    sections: Sequence[Section], scores: Mapping[_CellKey, PairedScores]
 ) -> Iterator[tuple[_CellKey, tuple[PairedScores, list[int]]]]:
-    """Yields the row of each cell with a retention, and the pretraining of each of its seeds.
+    """Yields the row of each cell with a retention, and its seeds.
 
-    The reference's own is 100, and has none.
+    The reference's own is 100, and has none. Nor has one over a single seed of several: an interval
+    beside it, over items, would hold for that training alone and would not say so.
     """
     for section in sections:
         if not section.has_reference:
@@ -92,14 +95,15 @@ def _retention_rows(
             shared = [seed for seed in own if seed in seeds]
             if cell is full or cell.retention is None or not shared:
                 continue
+            if len(shared) == 1 < max(len(own), len(seeds)):
+                continue
             key = section.benchmark, cell.method, cell.budget
             row = scores[key].of_seeds([own.index(seed) for seed in shared])
             less = scores[section.benchmark, full.method, full.budget].of_seeds(
                 [seeds.index(seed) for seed in shared]
             )
             errors = row.minus(less.times(cell.retention / 100)) if cell.retention else row
-            numbers = [plan.pretraining_of[seed] for seed in shared]
-            yield key, (errors.times(100 / float(less.values.mean())), numbers)
+            yield key, (errors.times(100 / float(less.values.mean())), shared)
 
 
 def _ends(interval: ScoreInterval, retention: float | None) -> dict[str, float | None]:

@@ -86,6 +86,45 @@ def test_the_reference_and_cells_without_a_retention_have_none():
             assert (cell.retention_low, cell.retention_high) == (None, None)
 
 
+def test_a_seed_that_the_reference_lacks_is_in_no_interval():
+    """Of three seeds vanilla lacks one on chartqa: two are paired there, and no mean is over all."""
+    values = {
+        (benchmark, method): scores
+        for benchmark in PLAN.benchmarks
+        for method, scores in (("vanilla", (50.0, 52.0, 48.0)), ("parcel", (40.0, 46.0, 43.0)))
+    }
+    lacking = values | {("chartqa", "vanilla"): (50.0, 52.0)}
+    for pretrainings in ((), (0, 1, 2)):
+        plan = dataclasses.replace(PLAN, pretrainings=pretrainings)
+        own = [
+            make(benchmark, method, seed, value)
+            for (benchmark, method), scores in lacking.items()
+            for seed, value in zip(PLAN.seeds, scores, strict=False)
+        ]
+        report = build_report(plan, own, {})
+        chartqa, refcoco = (section.cell("parcel", 64) for section in report.sections)
+        two = np.array([(40.0, 46.0), (50.0, 52.0)])
+        errors = 100 * (two[0] - two[0].mean() / two[1].mean() * two[1]) / two[1].mean()
+        half = stats.t.ppf(0.975, 1) * errors.std(ddof=1) / 2**0.5
+        assert chartqa.retention_high - chartqa.retention == pytest.approx(half, rel=1e-2)
+        assert refcoco.retention_low is not None
+        (mean,) = [e for e in report.aggregates if e.method == "parcel" and e.budget == 64]
+        assert mean.low is not None
+        assert (mean.retention_low, mean.retention_high) == (None, None)
+
+
+def test_one_common_seed_of_several_gives_no_interval():
+    items = {"a": (40.0,), "b": (60.0,), "c": (80.0,)}
+    own = [make("chartqa", "parcel", seed, 60.0, items) for seed in PLAN.seeds]
+    own.append(make("chartqa", "vanilla", PLAN.seeds[0], 70.0, items))
+    cell = build_report(PLAN, own, {}).sections[0].cell("parcel", 64)
+    assert cell.retention == pytest.approx(100 * 6 / 7)
+    assert (cell.retention_low, cell.retention_high) == (None, None)
+    # With one seed each it is there: it holds for these trainings, as the note of such a table says.
+    cell = build_report(PLAN, own[:1] + own[3:], {}).sections[0].cell("parcel", 64)
+    assert cell.retention_low is not None
+
+
 @pytest.mark.parametrize(
     ("share", "retention", "deviation"), [(0.5, 0.9, 0.0), (0.2, 0.8, 0.1), (0.7, 1.0, 0.3)]
 )
