@@ -38,10 +38,8 @@ def describe_detectable(
     )
     draws = counted(num_seeds, "seed")
     if num_pretrainings > 1:
-        draws, deviation = (
-            counted(num_pretrainings, "pretraining"),
-            f"and these deviate by {_DEVIATION} points",
-        )
+        draws = counted(num_pretrainings, "pretraining")
+        deviation = f"and these deviate by {_DEVIATION} points"
     elif num_seeds > 1:
         deviation = f"and seeds deviate by {_DEVIATION} points"
     else:

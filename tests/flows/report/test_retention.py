@@ -87,7 +87,7 @@ def test_the_reference_and_cells_without_a_retention_have_none():
 
 
 def test_a_seed_that_the_reference_lacks_is_in_no_interval():
-    """Of three seeds vanilla lacks one on chartqa: two are paired there, and no mean is over all."""
+    """Of three seeds vanilla lacks one on chartqa: two are paired, and no mean is over all."""
     values = {
         (benchmark, method): scores
         for benchmark in PLAN.benchmarks
@@ -120,7 +120,7 @@ def test_one_common_seed_of_several_gives_no_interval():
     cell = build_report(PLAN, own, {}).sections[0].cell("parcel", 64)
     assert cell.retention == pytest.approx(100 * 6 / 7)
     assert (cell.retention_low, cell.retention_high) == (None, None)
-    # With one seed each it is there: it holds for these trainings, as the note of such a table says.
+    # With one seed each it is there, and holds for these trainings, as the note says.
     cell = build_report(PLAN, own[:1] + own[3:], {}).sections[0].cell("parcel", 64)
     assert cell.retention_low is not None
 
