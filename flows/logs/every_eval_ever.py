@@ -23,8 +23,9 @@ from flows.logs.log_checks import (
     parse_object,
     picture_of,
     sorted_items,
+    text_of,
 )
-from flows.logs.settings import is_lower_better, stated_settings
+from flows.logs.settings import may_be_lower_better, stated_settings
 from flows.report.every_eval_ever_files import LIBRARY, SAMPLES_END
 
 FILES = f"*{SAMPLES_END} beside *.json"
@@ -87,15 +88,14 @@ def read_log(path: Path) -> ItemLog:
             f"{', '.join(tasks) or 'none'}; write one file for each."
         )
     result, result_rows = _readable_result(results, rows, path, evaluation_file)
-    place = f"{evaluation_file}: evaluation_results"
     own = _own_fields(evaluation, result, str(evaluation_file))
-    object_member(result, "source_data", place)
+    object_member(result, "source_data", f"{evaluation_file}: evaluation_results")
     settings = _settings(evaluation, result, len(result_rows))
     return ItemLog(
         file=str(path),
         model=name,
         task=tasks[0],
-        metric=_metric_name(result, place),
+        metric=_metric_name(result),
         split=str(settings.pop("split", "")),
         items=sorted_items(((at, _logged_item(row, at)) for at, row in result_rows), "sample_id"),
         settings=settings,
@@ -124,8 +124,9 @@ def _readable_result(
     results: Sequence[Mapping[str, Any]], rows: Sequence[_Row], path: Path, evaluation_file: Path
 ) -> tuple[Mapping[str, Any], list[_Row]]:
     """Returns the first result whose score is the mean of its items' scores, and their lines."""
-    names = []
-    for result in sorted(results, key=lambda result: is_lower_better(_settings({}, result, 0))):
+    named = [(_metric_name(result), result) for result in results]
+    named.sort(key=lambda pair: may_be_lower_better(pair[0], _settings({}, pair[1], 0)))
+    for _, result in named:
         result_id = result.get("evaluation_result_id")
         of_result = [
             (place, row)
@@ -133,7 +134,6 @@ def _readable_result(
             # Lines without the id of a result count for all; they have one score.
             if row.get("evaluation_result_id") in (None, result_id)
         ]
-        names.append(_metric_name(result, f"{evaluation_file}: evaluation_results"))
         metric, score = result.get("metric_config"), result.get("score_details")
         if not of_result or not isinstance(metric, dict) or not isinstance(score, dict):
             continue
@@ -152,7 +152,7 @@ def _readable_result(
             return result, of_result
     raise ItemLogError(
         f"{path}: needs a metric with a number in 0-1 for every item whose mean is the "
-        f"score in {evaluation_file.name}, got {', '.join(dict.fromkeys(names)) or 'none'}."
+        f"score in {evaluation_file.name}, got {', '.join(dict(named)) or 'none'}."
     )
 
 
@@ -180,19 +180,22 @@ def _own_fields(
         if not isinstance(text, str) or not (text.isascii() and text.isdigit()):
             raise ItemLogError(f"{place}: {name} must be a whole number as a text, got {text!r}.")
     numbers = {name: int(str(text)) for name, text in texts.items()}
-    return {**numbers, "checkpoint": str(training.get("checkpoint") or "")}
+    checkpoint = training.get("checkpoint_sha256") or training.get("checkpoint")
+    return {**numbers, "checkpoint": text_of(checkpoint)}
 
 
 def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
     question = object_member(row, "input", place)
     text = _text(question, "raw", f"{place}: input", empty=True)
+    prompt, digest = text_of(question.get("formatted") or text), text_of(row.get("sample_hash"))
     return LoggedItem(
         id=_text(row, "sample_id", place),
         source=picture_of(optional_object(row, "metadata")),
-        question=str(row.get("sample_hash") or ""),
-        prompt=str(question.get("formatted") or text),
+        question=digest,
+        prompt=prompt,
         text=text,
         target=_one_text(question.get("reference")),
+        alike=json.dumps(question, sort_keys=True) if prompt else digest,
         answer=_answer(row),
         score=_value(row, place),
     )
@@ -213,10 +216,10 @@ def _answer(row: Mapping[str, Any]) -> str | None:
 
 
 def _one_text(texts: Any) -> str:
-    """Returns the only text of a list, or a longer list as JSON."""
+    """Returns the only text of a list, or a longer list as JSON; "" without one."""
     if isinstance(texts, list) and len(texts) == 1:
         return str(texts[0])
-    return json.dumps(texts, ensure_ascii=False)
+    return json.dumps(texts, ensure_ascii=False) if texts else ""
 
 
 def _value(row: Mapping[str, Any], place: str) -> float:
@@ -240,8 +243,8 @@ def _has_pseudo_values(rows: Sequence[_Row]) -> bool:
     return all("pseudo_value" in optional_object(row, "metadata") for _, row in rows)
 
 
-def _metric_name(result: Mapping[str, Any], place: str) -> str:
-    metric = object_member(result, "metric_config", place)
+def _metric_name(result: Mapping[str, Any]) -> str:
+    metric = optional_object(result, "metric_config")
     name = metric.get("metric_id") or metric.get("metric_name")
     return str(name or metric.get("evaluation_description") or "score")
 

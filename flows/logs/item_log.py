@@ -26,6 +26,7 @@ class LoggedItem:
       score: score of the answer, 0-1; above where the metric is unbounded, and a pseudo-value where
         it is no mean of items (`PredictionScores`).
       text: the question alone, without what a prompt adds to it; "" if unknown.
+      alike: what items of one question have in common, also under several ids; "" if unknown.
     """
 
     id: str
@@ -36,6 +37,7 @@ class LoggedItem:
     answer: str | None
     score: float
     text: str = ""
+    alike: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,9 @@ from flows.logs.log_checks import (
     parse_object,
     picture_of,
     sorted_items,
+    text_of,
 )
-from flows.logs.settings import is_lower_better, stated_settings
+from flows.logs.settings import may_be_lower_better, stated_settings
 
 SAMPLES = "_samples_"
 RESULTS_END = "_results.json"
@@ -70,7 +71,7 @@ def read_log(path: Path) -> ItemLog:
     ]
     if not rows:
         raise ItemLogError(f"{path}: has no question.")
-    metric, answer_filter = _metric_and_filter(results, task, means, rows, path)
+    metric, answer_filter, rows = _readable_metric(results, task, means, rows, path)
     settings = _settings(results, task, metric, answer_filter)
     return ItemLog(
         file=str(path),
@@ -89,16 +90,17 @@ def read_log(path: Path) -> ItemLog:
     )
 
 
-def _metric_and_filter(
+def _readable_metric(
     results: Mapping[str, Any],
     task: str,
     means: Mapping[str, Any],
     rows: Sequence[tuple[int, Mapping[str, Any]]],
     path: Path,
-) -> tuple[str, str]:
+) -> tuple[str, str, list[tuple[int, Mapping[str, Any]]]]:
     """Returns the first metric whose numbers, question by question, have the mean that is stated.
 
-    One of which lower is better comes after all others.
+    With it are its filter and the lines of that filter. One of which lower may be better comes
+    after all others.
 
     Raises:
       ItemLogError: if there is none with a number in 0-1 for every question.
@@ -106,16 +108,25 @@ def _metric_and_filter(
     # "relaxed,none": the metric and the filter of the answers.
     keys = [tuple(key.partition(",")[::2]) for key, mean in means.items() if is_number(mean)]
     found = [(name, of) for name, of in keys if not name.endswith(SPREAD_ENDS)]
-    for name, of in sorted(found, key=lambda key: is_lower_better(_settings(results, task, *key))):
+    found.sort(key=lambda key: may_be_lower_better(key[0], _settings(results, task, *key)))
+    for name, of in found:
         mean = means[f"{name},{of}" if of else name]
-        values = [row.get(name) for _, row in rows]
+        # Lines without a filter count for all.
+        of_filter = [row for row in rows if row[1].get("filter") in (None, of or "none")]
+        values = [row.get(name) for _, row in of_filter]
         numbers = [float(value) for value in values if is_number(value)]
         if (
-            len(numbers) == len(values)
+            0 < len(numbers) == len(values)
             and all(0 <= number <= 1 for number in numbers)
             and math.isclose(statistics.fmean(numbers), mean, abs_tol=MEAN_TOLERANCE)
         ):
-            return name, of
+            return name, of, of_filter
+    filters = [of or "none" for _, of in found]
+    if filters and all(row.get("filter") not in (None, *filters) for _, row in rows):
+        raise ItemLogError(
+            f"{path}: filter of a line must be that of one of the task's means, "
+            f"{', '.join(dict.fromkeys(filters))}, got {rows[0][1]['filter']!r:.60}."
+        )
     raise ItemLogError(
         f"{path}: needs a metric with a number in 0-1 for every question whose mean is the task's "
         f"own, got {', '.join(dict.fromkeys(name for name, _ in found)) or 'none'}."
@@ -166,13 +177,16 @@ def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
     answer = row.get("filtered_resps")
     while isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
+    digest, prompt, target = (text_of(row.get(of)) for of in ("doc_hash", "input", "target"))
     return LoggedItem(
         id=str(row["doc_id"]),
         source=picture_of(question),
-        question=str(row.get("doc_hash", "")),
-        prompt=str(row.get("input", "")),
-        target=str(row.get("target", "")),
+        question=digest,
+        prompt=prompt,
+        target=target,
+        # The digest tells more than the words: it is of the data, mostly with an id in them.
+        alike=digest or (prompt and f"{prompt}\0{target}"),
         answer=answer if isinstance(answer, str) else None,
         score=float(row[metric]),
-        text=str(question.get("question", "")),
+        text=text_of(question.get("question")),
     )

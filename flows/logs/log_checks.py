@@ -23,6 +23,11 @@ def picture_of(fields: Mapping[str, Any]) -> str:
     return next((str(name) for name in named if isinstance(name, str | int) and name != ""), "")
 
 
+def text_of(value: Any) -> str:
+    """Returns a value as a text; "" of none, and of an empty list."""
+    return "" if value is None or value == [] else str(value)
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether a value is a number, or a truth value, which counts as 0 or 1."""
     return isinstance(value, bool | int | float)

@@ -64,12 +64,14 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
     """
     first_of_model: dict[str, dict[str, ItemLog]] = {}
     first_of_seed: dict[int, ItemLog] = {}
+    first_of_training: dict[tuple[str, str], ItemLog] = {}
     files: dict[tuple[str, str, int, int], str] = {}
     by_task: dict[str, list[ItemLog]] = {}
     for log in logs:
         by_task.setdefault(log.task, []).append(log)
     for of_task in by_task.values():
         check_settings(of_task)
+    alike = {task: _alike(of_task) for task, of_task in by_task.items()}
     scores = list[Score]()
     unknown, named = dict[str, None](), dict[str, None]()
     for log in logs:
@@ -86,6 +88,12 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
                 f"{log.file}: pretraining of seed {log.seed} must be {like.pretraining} as in "
                 f"{like.file}, got {log.pretraining}."
             )
+        like = first_of_training.setdefault((log.model, log.checkpoint), log)
+        if log.checkpoint and log.seed != like.seed:
+            raise ItemLogError(
+                f"{log.file}: seed must be {like.seed} as in {like.file}, whose checkpoint is the "
+                f"same, {log.checkpoint:.16}, got {log.seed}: one training is one seed."
+            )
         # With the first of each model, not with the first alone: a log may lack what two others
         # differ in. Those of one model, of its budgets and seeds, say the same things.
         first_logs = first_of_model.setdefault(log.task, {})
@@ -97,9 +105,9 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
         sources = [item.source if own_pictures else _source(log.task, item) for item in log.items]
         if any("\0" in source for source in sources):
             named[log.task] = None
-        # An item without a picture is a source by itself, which no picture's name can be.
+        # A question without a picture is a source by itself, which no picture's name can be.
         items = items_by_source(
-            (source or f"\0{item.id}", item.score)
+            (source or f"\0{log.task}\0{alike[log.task][item.id]}", item.score)
             for source, item in zip(sources, log.items, strict=True)
         )
         scores.append(
@@ -141,7 +149,8 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
     if unknown:
         notes.append(
             f"The logs of {', '.join(unknown)} do not name the items' pictures: "
-            f"each item counts as independent, so intervals are too narrow where items share one."
+            f"each item counts as independent, so intervals are too narrow where items share one; "
+            f"only items with the same question and target count as one."
         )
     if len(named) > 1:
         notes.append(
@@ -149,6 +158,15 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
             f"as different."
         )
     return build_report(plan, scores, {}, notes=[*notes, *settings_notes(by_task)])
+
+
+def _alike(logs: Sequence[ItemLog]) -> dict[str, str]:
+    """Returns id of an item -> id of the first one of its question, by any of a task's logs."""
+    first_of, alike = dict[str, str](), dict[str, str]()
+    for item in (item for log in logs for item in log.items):
+        same = first_of.setdefault(item.alike or f"\0{item.id}", item.id)
+        alike[item.id] = min(alike.get(item.id, same), same)
+    return alike
 
 
 def _source(task: str, item: LoggedItem) -> str:

@@ -1,5 +1,6 @@
 """Settings of an evaluation that logs state, of which two logs of a task must have the same."""
 
+import ast
 import contextlib
 import json
 import re
@@ -10,13 +11,19 @@ from flows.logs.item_log import ItemLog, ItemLogError
 from flows.report.cells import NO_BUDGET
 from flows.report.text_lists import abbreviate_list
 
-_LOWER = "lower is better"
+_HIGHER, _LOWER = "higher is better", "lower is better"
+_USUALLY_LOWER = re.compile(
+    r"(?<![a-z])(wer|cer|ter|n?r?mse|mae|mape|loss|nll|ppl|fid|err|dist)(?![a-z])"
+    r"|error|perplexity|hallucination|distance|latency"
+)
+"""Parts of the names of metrics of which lower is usually better."""
+
 _EVALUATOR = "evaluator"
 """The evaluation system with its version: the one setting that two logs may differ in."""
 
 EXPECTED = (
     *("direction", "filter", "version", "few-shot", "generation"),
-    *("dataset", "split", "limit", "questions"),
+    *("dataset", "split", "limit", "questions", "questions.prompt"),
 )
 """What decides scores, whether or not a format has a field for it; the items have the questions."""
 
@@ -33,7 +40,7 @@ _NAMES = {
     **{"dataset.hf_split": "split", "dataset.split": "split"},
     **{"dataset.samples_number": "limit.samples", "generation.num_fewshot": "few-shot"},
     **{f"{of}.additional_details": of for of in ("dataset", "metric", "generation")},
-    "generation.generation_args": "generation",
+    **{f"generation.{of}": "generation" for of in ("generation_args", "gen_kwargs")},
 }
 """Place of a value in a log -> the setting that it is, which other formats place elsewhere."""
 
@@ -55,28 +62,56 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 def stated_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings in some fields of a log, such as {"generation.temperature": 0}."""
-    return dict(_leaves("", fields))
+    stated: dict[str, Any] = {}
+    for name, value in _leaves("", fields):
+        is_other = name == "direction" and stated.get(name, value) != value
+        # Later places count, as a run's options do; but no direction does before another.
+        stated[name] = f"{stated[name]} and {value}" if is_other else value
+    return stated
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
+    if name == "generation" and isinstance(value, str):
+        value = _parts(value)
     if isinstance(value, Mapping):
         for key, member in value.items():
             path = f"{name}.{key}".removeprefix(".")
             yield from _leaves(_NAMES.get(path, path), member)
     elif name in ("metric.higher_is_better", "metric.lower_is_better"):
         if isinstance(value, bool):
-            is_higher = value == (name == "metric.higher_is_better")
-            yield "direction", "higher is better" if is_higher else _LOWER
+            yield "direction", _HIGHER if value == (name == "metric.higher_is_better") else _LOWER
+        elif value is not None:
+            yield "direction", f"{name.partition('.')[2]} {value!r:.60}"
     # "Yaml" and "N/A" are lmms-eval's versions of tasks without one.
     elif value not in (None, "", [], "Yaml", "N/A") and name not in _NO_SETTINGS:
         yield name, _plain(value)
 
 
+def _parts(text: str) -> Any:
+    """Returns the parts of a text: "temperature=0.7,do_sample=True", JSON or Python's of a dict."""
+    if isinstance(value := _literal(text), dict):
+        return value
+    # A comma parts where another name follows; in a list of values it does not.
+    parts = [part.partition("=") for part in re.split(r",(?=[^,=]+=)", text.strip(" ,"))]
+    if not all(equals for _, equals, _ in parts):
+        return text
+    return {name.strip(): _literal(value) for name, _, value in parts}
+
+
+def _literal(text: str) -> Any:
+    """Returns the value that a text is in JSON or Python; the text itself if it is none."""
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return parse(text)
+    return text
+
+
 def _plain(value: Any) -> Any:
     """Returns a value as all formats have it: "5" is 5, and functions have no address."""
-    text = json.dumps(value, sort_keys=True) if isinstance(value, list) else value
+    is_list = isinstance(value, list)
+    text = json.dumps(value, sort_keys=True, default=str) if is_list else value
     if not isinstance(text, str):
         return text
     with contextlib.suppress(ValueError, RecursionError):
@@ -87,9 +122,10 @@ def _plain(value: Any) -> Any:
     return _ADDRESS.sub("", text)
 
 
-def is_lower_better(settings: Mapping[str, Any]) -> bool:
-    """Returns whether the settings state a metric of which lower scores are better."""
-    return settings.get("direction") == _LOWER
+def may_be_lower_better(metric: str, settings: Mapping[str, Any]) -> bool:
+    """Returns whether lower scores of a metric may be better, as stated, or else by its name."""
+    direction = settings.get("direction")
+    return direction != _HIGHER if direction else bool(_USUALLY_LOWER.search(metric.lower()))
 
 
 def difference_error(file: str, field: str, got: Any, expected: Any, other: str) -> ItemLogError:
@@ -103,20 +139,32 @@ def difference_error(file: str, field: str, got: Any, expected: Any, other: str)
 
 
 def check_settings(logs: Iterable[ItemLog]) -> None:
-    """Refuses logs of one task that state different settings, or that lower scores are better.
+    """Refuses logs of one task that state different settings, or whose lower scores are better.
 
     Raises:
-      ItemLogError: with the setting, both values and both files.
+      ItemLogError: with the setting, both values and both files; or if a log states no direction
+        but its metric's name does.
     """
     stated: dict[str, tuple[Any, str]] = {}
     lower = None
     for log in logs:
+        if (direction := log.settings.get("direction")) not in (None, _HIGHER, _LOWER):
+            raise ItemLogError(
+                f"{log.file}: higher_is_better and lower_is_better must be true or false and say "
+                f"the same, got {direction}."
+            )
         for name, value in _settings(log).items():
             first, file = stated.setdefault(name, (value, log.file))
             if value != first and name != _EVALUATOR:
                 raise difference_error(log.file, name, value, first, file)
-        lower = log if is_lower_better(log.settings) else lower
-    if lower:
+        lower = log if may_be_lower_better(log.metric, log.settings) else lower
+    if lower and "direction" not in stated:
+        raise ItemLogError(
+            f"{lower.file}: nothing says that more is better, and {lower.metric!r} is usually one "
+            f"of which lower is better: the best here may be the worst; if more is better, state "
+            f"higher_is_better: true for it, or in Every Eval Ever lower_is_better: false."
+        )
+    if lower and stated["direction"][0] == _LOWER:
         raise ItemLogError(
             f"{lower.file}: metric must be one whose higher values are better, got "
             f"{lower.metric!r}, of which lower is better; in tables, more is better."
@@ -151,8 +199,14 @@ def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
 
 
 def _settings(log: ItemLog) -> dict[str, Any]:
-    has_questions = all(item.question or item.prompt for item in log.items)
-    fields = {"metric": log.metric, "split": log.split, "questions": has_questions}
+    fields = {
+        "metric": log.metric,
+        "split": log.split,
+        # What is compared item by item, where both logs have it.
+        "questions.prompt": all(item.prompt for item in log.items),
+        "questions.target": all(item.target for item in log.items),
+        "questions.digest": all(item.question for item in log.items),
+    }
     return {**{name: value for name, value in fields.items() if value}, **log.settings}
 
 

@@ -53,6 +53,15 @@ def write_logs(
     return folder
 
 
+def change_rows(folder: Path, change: Callable[[int, dict[str, Any]], None]) -> None:
+    """Changes the rows of a log, each with its number."""
+    (path,) = folder.glob("*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        change(number, row)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def state_all(results: dict[str, Any]) -> None:
     """Adds what lmms-eval 0.7 states of a run of ChartQA, of which these are all questions."""
     (task,) = results["results"]

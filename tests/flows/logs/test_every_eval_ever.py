@@ -122,6 +122,18 @@ def test_an_answer_is_what_was_taken_from_it(
     assert log.items[0].answer == answer
 
 
+def test_a_question_under_two_ids_is_one_draw(tmp_path: Path):
+    def change(_: dict[str, Any], rows: list[Any]) -> None:
+        for number, row in enumerate(rows):
+            # Whatever the digest is of; and the choices are part of the question.
+            row |= {"metadata": {}, "sample_hash": f"{number:064x}"}
+            row["input"]["choices"] = [str(number % 4 // 2)]
+
+    (log,) = read_logs([write_evaluation(tmp_path, change)])
+    (section,) = report_logs([log]).sections
+    assert [*section.cells[0].scores[0].items.values()] == [(100, 100), (0, 100)]
+
+
 def test_lines_without_the_id_of_a_result_belong_to_the_only_one(tmp_path: Path):
     def change(evaluation: dict[str, Any], rows: list[Any]) -> None:
         del evaluation["evaluation_results"][0], rows[:4]

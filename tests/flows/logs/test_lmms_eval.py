@@ -11,7 +11,7 @@ from flows.logs.logs_report import read_logs, report_logs
 from flows.lookup.results import show_logs
 from flows.report.cells import Cell
 from infra.errors import ConfigError
-from tests.flows.logs.lmms_logs import write_logs
+from tests.flows.logs.lmms_logs import change_rows, write_logs
 
 
 def _width(cell: Cell) -> float:
@@ -57,6 +57,69 @@ def test_items_that_share_a_picture_are_one_draw(tmp_path: Path):
     assert narrow.mean == wide.mean
     assert _width(wide) > 1.7 * _width(narrow)
     assert any("chartqa do not name" in n for n in report_logs(read_logs([alone])).notes)
+
+
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_a_question_under_two_ids_is_one_draw(tmp_path: Path, has_digest: bool):
+    def twice(number: int, row: dict[str, Any]) -> None:
+        row |= {"doc_hash": f"{number % 40:064x}", "input": f"How many {number % 40}?"}
+        if not has_digest:
+            del row["doc_hash"]
+
+    scores = _scores(4, 40) * 2
+    once = write_logs(tmp_path / "once", "a", scores)
+    for model in "ab":
+        change_rows(write_logs(tmp_path / "twice", model, scores), twice)
+    if has_digest:  # What one log says of the questions holds for the other's, too.
+        change_rows(tmp_path / "twice" / "b", lambda _, row: row.pop("doc_hash"))
+    narrow, wide = (
+        report_logs(read_logs([folder])).sections[0].cells[0]
+        for folder in (once, tmp_path / "twice")
+    )
+    assert narrow.mean == wide.mean
+    assert _width(wide) > 1.3 * _width(narrow)
+    text = show_logs([tmp_path / "twice"], "md")
+    assert "| 1 | 1 | 80 | 40 |" in text
+    assert "only items with the same question and target count as one." in text
+
+
+def test_the_same_words_about_other_data_are_two_draws(tmp_path: Path):
+    write_logs(tmp_path, "a", _scores(4, 40))  # Whose digests differ.
+    assert "| 1 | 1 | 40 | 40 |" in show_logs([tmp_path], "md")
+
+
+def test_items_of_two_tasks_share_no_draw(tmp_path: Path):
+    for task in ("charts", "plans"):
+        write_logs(tmp_path / task, "a", _scores(5, 40), task=task)
+    sections = report_logs(read_logs([tmp_path])).sections
+    assert len({source for s in sections for source in s.cells[0].scores[0].items}) == 80
+
+
+def _two_filters(root: Path, **means: float) -> None:
+    """Writes a log that has each line twice, as each of two filters left its answer."""
+
+    def change(results: dict[str, Any]) -> None:
+        results["results"]["chartqa"] = {f"relaxed,{name}": mean for name, mean in means.items()}
+
+    def half(number: int, row: dict[str, Any]) -> None:
+        row |= {"doc_id": number % 2, "filter": "strict" if number < 2 else "none"}
+
+    change_rows(write_logs(root, "a", [0.0, 0.0, 1.0, 0.0], change=change), half)
+
+
+@pytest.mark.parametrize(("filters", "mean"), [({"none": 0.5}, 50), ({"strict": 0.0}, 0)])
+def test_lines_are_those_of_the_filter_of_the_metric(
+    tmp_path: Path, filters: dict[str, float], mean: float
+):
+    _two_filters(tmp_path, **filters)
+    (section,) = report_logs(read_logs([tmp_path])).sections
+    assert section.cells[0].mean == mean
+
+
+def test_lines_of_another_filter_than_the_metrics_are_refused(tmp_path: Path):
+    _two_filters(tmp_path, flexible=0.5)
+    with pytest.raises(ItemLogError, match=r"filter of a .* means, flexible, got 'strict'\.$"):
+        read_logs([tmp_path])
 
 
 @pytest.mark.parametrize(

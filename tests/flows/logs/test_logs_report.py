@@ -70,6 +70,15 @@ def test_a_seed_of_two_pretrainings_is_refused():
         report_logs(logs)
 
 
+def test_a_checkpoint_of_two_seeds_is_refused():
+    logs = [_log("a", "x", seed, checkpoint="0f" * 32) for seed in LUCK]
+    message = (
+        r"23\.json: seed must be 11 as in a-x-11\.json, .* same, 0f0f0f0f0f0f0f0f, got 23: one"
+    )
+    with pytest.raises(ItemLogError, match=message):
+        report_logs(logs)
+
+
 def test_a_seed_twice_is_refused():
     with pytest.raises(ItemLogError, match=r"a has x in a-x-11\.json"):
         report_logs([_log("a", "x", 11), _log("a", "x", 23), _log("a", "x", 11)])

@@ -10,7 +10,7 @@ import pytest
 from flows.logs.logs_report import read_logs, report_logs
 from flows.lookup.results import show_logs
 from infra.errors import ConfigError
-from tests.flows.logs.lmms_logs import state_all, write_logs
+from tests.flows.logs.lmms_logs import change_rows, state_all, write_logs
 from tests.flows.logs.test_every_eval_ever import write_evaluation
 
 SCORES = [1.0, 0.0, 1.0]
@@ -75,7 +75,7 @@ def test_settings_of_lmms_eval_that_differ_are_refused(
 ):
     def some_options(results: dict[str, Any]) -> None:
         _put(f"{CONFIG}/dataset_kwargs/revision", "a")(results)
-        _put(f"{CONFIG}/metric_list/0/ignore_case", False)(results)
+        _put(f"{CONFIG}/metric_list", [{"metric": "relaxed", "ignore_case": False}])(results)
         of_models = {"default": {"post_prompt": "Be short."}}
         _put(f"{CONFIG}/lmms_eval_specific_kwargs", of_models)(results)
 
@@ -213,6 +213,37 @@ def test_a_part_of_a_setting_that_one_log_states_is_noted(tmp_path: Path):
     assert note.endswith("the same: generation.top_p.")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "temperature=0.7,do_sample=True",
+        " temperature=0.70, do_sample=true,",
+        '{"temperature": 0.7, "do_sample": true}',
+        "{'temperature': 0.7, 'do_sample': True}",
+    ],
+)
+def test_generation_in_one_text_is_compared_by_its_parts(tmp_path: Path, text: str):
+    both, other = tmp_path / "both", tmp_path / "other"
+    _lmms(both, "a", _put("config/gen_kwargs", {"temperature": 0.7, "do_sample": True}))
+    _lmms(both, "b", _put("config/gen_kwargs", text))
+    assert "Not stated" not in show_logs([both], "md")
+    # Against one that has the same temperature, and not the rest.
+    _lmms(other, "c", _put("config/gen_kwargs", "temperature=0.7"))
+    assert "the same: generation.do_sample." in show_logs([both, other], "md")
+    _lmms(other, "c", _put("config/gen_kwargs", None))
+    with pytest.raises(ConfigError, match=r"generation\.temperature must be 0\.7 .*, got 0\."):
+        show_logs([both, other], "md")
+    _lmms(other, "c", _put(f"{CONFIG}/generation_kwargs", None))
+    assert "the same: generation." in show_logs([both, other], "md")
+
+
+def test_generation_in_a_text_of_every_eval_ever_is_compared(tmp_path: Path):
+    for model, text in (("a", "temperature=0,top_p=1.0"), ("b", "temperature=1")):
+        _evaluation(tmp_path, model, _put("generation_config/additional_details/gen_kwargs", text))
+    with pytest.raises(ConfigError, match=r"generation\.temperature must be 0 as in .*, got 1\."):
+        show_logs([tmp_path], "md")
+
+
 def test_questions_that_no_log_has_are_noted(tmp_path: Path):
     def nameless(evaluation: dict[str, Any], rows: list[Any]) -> None:
         for row in rows:
@@ -220,6 +251,31 @@ def test_questions_that_no_log_has_are_noted(tmp_path: Path):
 
     write_evaluation(tmp_path, nameless)
     assert ", questions." in show_logs([tmp_path], "md")
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        (("input", "target", "doc_hash"), "questions"),
+        (("input",), "questions.prompt"),
+        (("target",), "questions.target"),
+        (("doc_hash",), "questions.digest"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, ""])
+def test_questions_that_one_log_lacks_are_noted(
+    tmp_path: Path, fields: tuple[str, ...], note: str, value: Any
+):
+    for model in "ab":
+        _lmms(tmp_path, model)
+    assert "Not stated" not in show_logs([tmp_path], "md")
+    change_rows(tmp_path / "b", lambda _, row: row.update(dict.fromkeys(fields, value)))
+    lines = show_logs([tmp_path], "md").splitlines()
+    (line,) = (line for line in lines if line.startswith("Not stated by all"))
+    assert line.endswith(f"the same: {note}.")
+    if fields == ("input",):  # In neither.
+        change_rows(tmp_path / "a", lambda _, row: row.update(input=value))
+        assert line in show_logs([tmp_path], "md")
 
 
 @pytest.mark.parametrize(
@@ -268,6 +324,7 @@ def test_several_versions_of_an_evaluator_are_noted(tmp_path: Path):
 def test_a_metric_of_which_lower_is_better_is_in_no_table(tmp_path: Path, where: str, form: str):
     def lower(results: dict[str, Any]) -> None:
         _put("higher_is_better", {})(results)
+        _put(f"{CONFIG}/metric_list", [{"metric": "relaxed"}])(results)
         _put(where, False)(results)
 
     for model in "ab":
@@ -290,6 +347,77 @@ def test_a_metric_of_which_more_is_better_comes_before_one_of_which_less_is(tmp_
     (log,) = read_logs([tmp_path])
     assert log.metric == "relaxed"
     assert report_logs([log]).sections[0].cells[0].mean == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_log_that_says_two_directions_is_refused(tmp_path: Path, first: bool):
+    def contradict(results: dict[str, Any]) -> None:
+        _put("higher_is_better/chartqa/relaxed", first)(results)
+        _put(f"{CONFIG}/metric_list/0/higher_is_better", not first)(results)
+
+    _lmms(tmp_path, "a", contradict)
+    with pytest.raises(ConfigError) as error:
+        show_logs([tmp_path], "md")
+    message = str(error.value)
+    assert f"{tmp_path}/a/{LMMS}: higher_is_better and lower_is_better must be true or " in message
+    both = {"higher is better", "lower is better"}
+    assert {*message.partition(", got ")[2].removesuffix(".").split(" and ")} == both
+
+
+@pytest.mark.parametrize("value", ["true", "false", 1, 0, "no"])
+def test_a_direction_that_is_no_truth_value_is_refused(tmp_path: Path, value: Any):
+    _evaluation(tmp_path, "a", _put("metric_config/lower_is_better", value))
+    with pytest.raises(ConfigError, match=rf"must be true .* got lower_is_better {value!r}\.$"):
+        show_logs([tmp_path], "md")
+
+
+USUALLY_LOWER = (
+    *("wer", "CER", "word_error_rate", "mean_abs_errors", "val/rmse", "mae", "nll_loss", "ppl"),
+    *("edit_distance", "editDistance", "hallucination_rate", "latency_ms"),
+)
+
+
+@pytest.mark.parametrize("metric", USUALLY_LOWER)
+def test_a_name_that_says_lower_needs_a_direction(tmp_path: Path, metric: str):
+    for model in "ab":
+        write_logs(tmp_path, model, SCORES, metric=metric)
+    with pytest.raises(ConfigError, match="nothing says that more is better, and") as error:
+        show_logs([tmp_path], "md")
+    assert f"{metric!r} is usually one of which lower is better" in str(error.value)
+    assert "\n" not in str(error.value)
+    stated = _put("higher_is_better/chartqa", {metric: True})
+    write_logs(tmp_path, "b", SCORES, metric=metric, change=stated)
+    assert "| b |" in show_logs([tmp_path], "md")
+
+
+@pytest.mark.parametrize("metric", ["answer_accuracy", "terse", "lossless", "anls", "inter_iou"])
+def test_names_that_say_nothing_of_the_direction_pass(tmp_path: Path, metric: str):
+    write_logs(tmp_path, "a", SCORES, metric=metric)
+    assert "| a |" in show_logs([tmp_path], "md")
+
+
+@pytest.mark.parametrize("form", ["lmms-eval", "Every Eval Ever"])
+def test_a_plain_name_comes_before_one_that_says_lower(tmp_path: Path, form: str):
+    def two_metrics(results: dict[str, Any]) -> None:
+        means = results["results"]["chartqa"]
+        results["results"]["chartqa"] = {"error_rate,none": 1 / 3, **means}
+
+    def two_results(evaluation: dict[str, Any], rows: list[Any]) -> None:
+        results = evaluation["evaluation_results"]
+        results[0] |= {
+            "metric_config": {"metric_id": "error_rate"},
+            "score_details": {"score": 0.2},
+        }
+        del results[1]["metric_config"]["lower_is_better"]
+
+    if form == "lmms-eval":
+        folder = write_logs(tmp_path, "a", SCORES, change=two_metrics)
+        change_rows(folder, lambda _, row: row.update(error_rate=1 - row["relaxed"]))
+    else:
+        write_evaluation(tmp_path, two_results)
+    (log,) = read_logs([tmp_path])
+    assert log.metric == "relaxed"
+    report_logs([log])
 
 
 def _sources(root: Path, pictures: Sequence[str]) -> tuple[set[str], str]:

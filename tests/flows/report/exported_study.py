@@ -48,7 +48,9 @@ def write_exported_study(store: Store) -> dict[str, list[dict[str, Any]]]:
     inputs: dict[str, Artifact] = {}
     # Both benchmarks are scored with the same checkpoints.
     checkpoints = {
-        (method, seed): commit(store, "checkpoint", f"transfer {method} seed={seed}", {})
+        (method, seed): commit(
+            store, "checkpoint", f"transfer {method} seed={seed}", {"params": f"{method} {seed}"}
+        )
         for method, seed in itertools.product(PLAN.methods, PLAN.seeds)
     }
     for benchmark in PLAN.benchmarks:

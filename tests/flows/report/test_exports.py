@@ -14,7 +14,7 @@ import yaml
 from pyarrow import parquet
 
 import parcel as notebook
-from flows.logs.item_log import ItemLog
+from flows.logs.item_log import ItemLog, ItemLogError
 from flows.logs.logs_report import read_logs, report_logs
 from flows.lookup.results import report_of, write_results
 from flows.lookup.runs import results_artifact
@@ -121,8 +121,22 @@ def test_evaluations_come_back_without_loss(sent: tuple[Store, Rows], logs: list
         ]
 
 
+def test_seeds_that_are_one_checkpoint_are_refused(logs: list[ItemLog], tmp_path: Path):
+    for log in logs:
+        samples = Path(log.file)
+        name = samples.name.removesuffix("_samples.jsonl")
+        evaluation = json.loads(samples.with_name(f"{name}.json").read_text())
+        evaluation["model_info"]["additional_details"]["checkpoint_sha256"] = "e" * 64
+        (tmp_path / f"{name}.json").write_text(json.dumps(evaluation))
+        (tmp_path / samples.name).write_bytes(samples.read_bytes())
+    with pytest.raises(ItemLogError, match=r"seed must be .* checkpoint is the same, eeee"):
+        report_logs(read_logs([tmp_path]))
+
+
 def _target(answers: list[str]) -> str:
-    return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
+    if len(answers) < 2:
+        return "".join(answers)
+    return json.dumps(answers, ensure_ascii=False)
 
 
 def test_their_report_has_our_scores_intervals_and_pairs(
