@@ -58,7 +58,7 @@ def add_logs(
             metric = same_metrics.get(entry.metric, entry.metric)
             _check_metric(log, metric, sections[entry.task])
             entry = dataclasses.replace(entry, metric=metric)
-            scored, note = _score_again(entry, read_fields)
+            scored, note = _rescore_or_keep(entry, read_fields)
             aligned.append(scored)
             notes += [note] if note else []
     theirs = report_logs(aligned, own_pictures=True)
@@ -87,7 +87,7 @@ def _check_metric(log: ItemLog, metric: str, section: Section) -> None:
         )
 
 
-def _score_again(
+def _rescore_or_keep(
     log: ItemLog, read_fields: Callable[[str], Mapping[str, Fields]]
 ) -> tuple[ItemLog, str]:
     """Returns a log with our scores, and a note on what its own differ in; "" if in nothing."""

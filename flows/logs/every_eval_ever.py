@@ -90,7 +90,7 @@ def read_log(path: Path) -> ItemLog:
     result, result_rows = _readable_result(results, rows, path, evaluation_file)
     own = _own_fields(evaluation, result, str(evaluation_file))
     object_member(result, "source_data", f"{evaluation_file}: evaluation_results")
-    settings = _settings(evaluation, result, len(result_rows))
+    settings = _result_settings(evaluation, result, len(result_rows))
     return ItemLog(
         file=str(path),
         model=name,
@@ -103,11 +103,13 @@ def read_log(path: Path) -> ItemLog:
     )
 
 
-def _settings(evaluation: Mapping[str, Any], result: Mapping[str, Any], num: int) -> dict[str, Any]:
+def _result_settings(
+    evaluation: Mapping[str, Any], result: Mapping[str, Any], num: int
+) -> dict[str, Any]:
     """Returns the settings that an evaluation states for a result with a number of items."""
     library = optional_object(evaluation, "eval_library")
-    scored = optional_object(optional_object(result, "score_details"), "uncertainty")
-    total = scored.get("num_samples")
+    uncertainty = optional_object(optional_object(result, "score_details"), "uncertainty")
+    total = uncertainty.get("num_samples")
     return stated_settings(
         {
             "evaluator": " ".join(
@@ -125,7 +127,7 @@ def _readable_result(
 ) -> tuple[Mapping[str, Any], list[_Row]]:
     """Returns the first result whose score is the mean of its items' scores, and their lines."""
     named = [(_metric_name(result), result) for result in results]
-    named.sort(key=lambda pair: may_be_lower_better(pair[0], _settings({}, pair[1], 0)))
+    named.sort(key=lambda pair: may_be_lower_better(pair[0], _result_settings({}, pair[1], 0)))
     for _, result in named:
         result_id = result.get("evaluation_result_id")
         of_result = [

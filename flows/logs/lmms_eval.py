@@ -72,7 +72,7 @@ def read_log(path: Path) -> ItemLog:
     if not rows:
         raise ItemLogError(f"{path}: has no question.")
     metric, answer_filter, rows = _readable_metric(results, task, means, rows, path)
-    settings = _settings(results, task, metric, answer_filter)
+    settings = _task_settings(results, task, metric, answer_filter)
     return ItemLog(
         file=str(path),
         model=model,
@@ -108,7 +108,7 @@ def _readable_metric(
     # "relaxed,none": the metric and the filter of the answers.
     keys = [tuple(key.partition(",")[::2]) for key, mean in means.items() if is_number(mean)]
     found = [(name, of) for name, of in keys if not name.endswith(SPREAD_ENDS)]
-    found.sort(key=lambda key: may_be_lower_better(key[0], _settings(results, task, *key)))
+    found.sort(key=lambda key: may_be_lower_better(key[0], _task_settings(results, task, *key)))
     for name, of in found:
         mean = means[f"{name},{of}" if of else name]
         # Lines without a filter count for all.
@@ -133,7 +133,7 @@ def _readable_metric(
     )
 
 
-def _settings(
+def _task_settings(
     results: Mapping[str, Any], task: str, metric: str, answer_filter: str
 ) -> dict[str, Any]:
     """Returns the settings that the results state for a task."""

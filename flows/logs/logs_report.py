@@ -150,7 +150,7 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
         notes.append(
             f"The logs of {', '.join(unknown)} do not name the items' pictures: "
             f"each item counts as independent, so intervals are too narrow where items share one; "
-            f"only items with the same question and target count as one."
+            f"only those with the same digest, else question and target, count as one."
         )
     if len(named) > 1:
         notes.append(

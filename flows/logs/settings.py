@@ -153,7 +153,7 @@ def check_settings(logs: Iterable[ItemLog]) -> None:
                 f"{log.file}: higher_is_better and lower_is_better must be true or false and say "
                 f"the same, got {direction}."
             )
-        for name, value in _settings(log).items():
+        for name, value in _compared_settings(log).items():
             first, file = stated.setdefault(name, (value, log.file))
             if value != first and name != _EVALUATOR:
                 raise difference_error(log.file, name, value, first, file)
@@ -198,7 +198,7 @@ def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
     ] + notes
 
 
-def _settings(log: ItemLog) -> dict[str, Any]:
+def _compared_settings(log: ItemLog) -> dict[str, Any]:
     fields = {
         "metric": log.metric,
         "split": log.split,
@@ -212,7 +212,7 @@ def _settings(log: ItemLog) -> dict[str, Any]:
 
 def _unstated(logs: list[ItemLog]) -> list[str]:
     # Logs of our own have all that decides their scores in their store.
-    stated = [_settings(log) for log in logs if log.budget == NO_BUDGET]
+    stated = [_compared_settings(log) for log in logs if log.budget == NO_BUDGET]
     names = dict.fromkeys((*EXPECTED, *(name for one in stated for name in one)))
     missing = [
         name

@@ -189,9 +189,10 @@ def write_figure(
     if figure not in FIGURES:
         raise ConfigError(f"--figure must be one of {', '.join(FIGURES)}, got {figure!r}.")
     report = _shown_report(store, results_artifact(store, run), labels, mixed=mixed)
+    drawn = FIGURES[figure](report, form)
     try:
         with out.open("xb") as file:
-            file.write(FIGURES[figure](report, form))
+            file.write(drawn)
     except FileExistsError:
         raise ConfigError(f"--out must be a new file, got {out}; name another one.") from None
     except OSError as error:
@@ -250,9 +251,7 @@ def show_logs(
         raise ConfigError(f"--predictions: {error}") from None
     if form == "comparisons":
         return comparisons_to_csv(report)
-    # LaTeX's tables have no notes: whoever pastes one reads in comments what logs do not state.
-    comments = [f"% {note}\n" for note in report.notes] if form == "latex" else []
-    return render_report(_label(report, labels), form) + "".join(comments)
+    return render_report(_label(report, labels), form)
 
 
 def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:

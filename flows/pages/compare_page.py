@@ -186,7 +186,7 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
 
 
 def incomparable_reason(store: Store, first: Side, second: Side, key: tuple[object, ...]) -> str:
-    """Returns why two cells, seeds apart, have no difference; "" if they have one."""
+    """Returns why two cells cannot be subtracted, whatever their seeds; "" if they can."""
     a, b = first.cells[key][1], second.cells[key][1]
     for what in ("benchmark", "metric"):
         values = [getattr(cell, what) for cell in (a, b)]

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from flows.report.interval import POWER
-from flows.report.spread import LEVEL
+from flows.report.interval import POWER, detectable_effect
 from flows.report.text_lists import counted
 from flows.report.variance import Variance
 
-_SHARE = 0.2
+_DISAGREEMENT = 0.2
 """Share of items that two methods are taken to answer differently [ours]."""
 
 _DEVIATION = 0.3
@@ -46,21 +45,20 @@ def describe_detectable(
         deviation = "for these trainings alone: how far other seeds would differ it cannot tell"
     return (
         f"with {draws}, {POWER:.0%} of studies find differences of {ends}, corrected for "
-        f"{counted(num_rows, 'row')}, if two methods answer {_SHARE:.0%} of the items differently, "
-        f"each item has a picture of its own (shared ones find less), {deviation}"
+        f"{counted(num_rows, 'row')}, if two methods answer {_DISAGREEMENT:.0%} of the items "
+        f"differently, each item has a picture of its own (shared ones find less), {deviation}"
     )
 
 
 def _detectable(num_items: int, num_rows: int, num_seeds: int, num_pretrainings: int) -> float:
     # Items count as if all seeds answered alike, since most of what is hard is so for every seed.
-    parts = [Variance.known(_SHARE * 100**2 / num_items)]
+    parts = [Variance.known(_DISAGREEMENT * 100**2 / num_items)]
     # The difference of two methods, over independent draws. A table learns how far seeds differ
     # from all its trainings; a pretraining moves all rows at once, and there is none to learn from.
     if num_pretrainings > 1:
-        variance = 2 * _DEVIATION**2 / num_pretrainings
-        parts.append(Variance.estimated(variance, num_pretrainings - 1))
+        of_pretrainings = 2 * _DEVIATION**2 / num_pretrainings
+        parts.append(Variance.estimated(of_pretrainings, num_pretrainings - 1))
     elif num_seeds > 1:
-        variance = 2 * _DEVIATION**2 / num_seeds
-        parts.append(Variance.estimated(variance, (num_seeds - 1) * num_rows))
-    variance = Variance.sum_of(parts)
-    return sum(variance.half_width(level) for level in (LEVEL / num_rows, 2 * (1 - POWER)))
+        of_seeds = 2 * _DEVIATION**2 / num_seeds
+        parts.append(Variance.estimated(of_seeds, (num_seeds - 1) * num_rows))
+    return detectable_effect(Variance.sum_of(parts).half_width, num_rows)

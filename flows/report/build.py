@@ -1,7 +1,6 @@
 """Builds a report: groups scores by cell, and averages over seeds and benchmarks."""
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -17,7 +16,7 @@ from flows.report.items import (
     without_sources,
 )
 from flows.report.margin import margin_errors
-from flows.report.retention import add_intervals
+from flows.report.retention import add_intervals, paired_retention
 from flows.report.spread import summarize_scores
 
 
@@ -193,7 +192,7 @@ def _build_section(
             method=method,
             budget=budget,
             expected=len(plan.seeds) if plan.runs(method, budget) else 0,
-            retention=_paired_retention(seeds, reference),
+            retention=paired_retention(seeds, reference),
             error=error,
             scores=scores,
             unseen=_unseen_mean(scores, contaminated_sources),
@@ -240,11 +239,3 @@ def _unseen_mean(scores: Sequence[Score], contaminated_sources: Set[str]) -> flo
     if not all(remaining) or remaining == runs or not all(s.plain for s in scores):
         return None
     return statistics.mean(mean_item_score(items) for items in remaining)
-
-
-def _paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:
-    # Paired: a seed that only one side has would compare different draws.
-    # Means over the same seeds on both sides, so their number cancels: sums will do.
-    shared = sorted(seeds.keys() & reference.keys())
-    full = math.fsum(reference[s].score for s in shared)
-    return 100 * math.fsum(seeds[s].score for s in shared) / full if full > 0 else None

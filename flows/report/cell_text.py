@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flows.report.cells import NO_BUDGET, Aggregate, Cell, Comparison, Section
+from flows.report.text_lists import counted
 
 MISSING = "–"
 ACCEPTED_MARK = " †"
@@ -71,14 +72,15 @@ def retention_latex(scored: Cell | Aggregate, place: int) -> str:
     """Returns `$95.3_{[90.1, 100.6]}$`, `retention_text` in LaTeX."""
     if scored.retention is None:
         return "--"
-    return _ranked_latex(scored.retention, _ends_text(scored).strip(), place)
+    ends = _ends_text(scored.retention_low, scored.retention_high)
+    return _ranked_latex(scored.retention, ends, place)
 
 
 def difference_latex(entry: Comparison) -> str:
     """Returns `$+2.1_{[0.4, 3.9]}^{*}$`, `difference_text` in LaTeX."""
-    number, _, ends = difference_text(entry).removesuffix(" *").partition(" ")
-    below = f"_{{{ends}}}" if ends else ""
-    return f"${number}{below}{'^{*}' if entry.is_sure else ''}$"
+    ends = _ends_text(entry.low, entry.high)
+    below, star = f"_{{{ends}}}" if ends else "", "^{*}" if entry.is_sure else ""
+    return f"${entry.mean:+.1f}{below}{star}$"
 
 
 def _ranked_latex(value: float, below: str, place: int, above: str = "") -> str:
@@ -97,13 +99,12 @@ def interval_text(scored: Cell | Aggregate) -> str:
 
 def retention_text(scored: Cell | Aggregate) -> str:
     """Returns `95.3 [90.1, 100.6]`, a retention with its 95 % interval."""
-    return f"{number_text(scored.retention)}{_ends_text(scored)}"
+    ends = _ends_text(scored.retention_low, scored.retention_high)
+    return f"{number_text(scored.retention)} {ends}".rstrip()
 
 
-def _ends_text(scored: Cell | Aggregate) -> str:
-    if scored.retention_low is None or scored.retention_high is None:
-        return ""
-    return f" [{number_text(scored.retention_low)}, {number_text(scored.retention_high)}]"
+def _ends_text(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"[{number_text(low)}, {number_text(high)}]"
 
 
 def range_text(counts: Sequence[float]) -> str:
@@ -149,7 +150,7 @@ def draws_text(seeds: int, pretrainings: int, items: int, pictures: int) -> str:
         return ""
     counts = [(seeds, "seed"), (pretrainings, "pretraining"), (items, "item")]
     counts.append((pictures, "picture"))
-    return ", ".join(f"{num} {name}{'s' * (num != 1)}" for num, name in counts if num)
+    return ", ".join(counted(num, name) for num, name in counts if num)
 
 
 def difference_text(entry: Comparison) -> str:
@@ -159,10 +160,10 @@ def difference_text(entry: Comparison) -> str:
     """
     counts = ((entry.better, "better"), (entry.worse, "worse"))
     several = ", ".join(f"{num} {word}" for num, word in counts if num)
-    ends = ""
-    if entry.low is not None and entry.high is not None:
-        ends = f" [{number_text(entry.low)}, {number_text(entry.high)}]"
-    return f"{entry.mean:+.1f}{ends}{' *' if entry.is_sure else ''}{several and f' ({several})'}"
+    ends = _ends_text(entry.low, entry.high)
+    star = "*" if entry.is_sure else ""
+    texts = (f"{entry.mean:+.1f}", ends, star, several and f"({several})")
+    return " ".join(text for text in texts if text)
 
 
 def drawn_budgets_text(draws: Mapping[str, Sequence[int]], view: str = "") -> str:

@@ -362,7 +362,8 @@ class Comparison(InView):
       pretrainings: number of pretrainings that these seeds start from.
       items: number of items under each seed; 0 if they are unknown.
       pictures: number of pictures or videos that these items are about.
-      detectable: true difference that 80 of 100 such studies call, corrected like `holm`.
+      detectable: true difference that 80 of 100 such studies call, at 5 % over the number of
+        benchmarks.
       better: number of benchmarks on which `method` is better, with `holm` up to 5 %.
       worse: number of benchmarks on which it is worse, likewise.
       resolution: image side [pixels]; None if the report holds one resolution only.
@@ -436,7 +437,7 @@ class Section(InView):
       seen: number of items whose picture a training corpus holds.
       items: number of all items; 0 if unknown.
       backbone: name of the backbone; None if the report holds one only.
-      baseline: the method that LaTeX has differences to; "" for none.
+      baseline: the method that LaTeX and CSV have differences to; "" for none.
       without_question: score of the best one answer to all questions on a picture; None if unknown
         or if no picture has two questions.
     """
@@ -495,7 +496,8 @@ class Section(InView):
     def difference(self, cell: Cell) -> Comparison | None:
         """Returns the difference of a cell to the baseline; None if it has none.
 
-        It is to the baseline at the same budget, or at the reference's full one.
+        It is to the baseline at the same budget; if there is none and the baseline is the
+        reference, at its full one.
         """
         entries = (entry for one in self.comparisons for entry in (one, one.reverse))
         pairs = {

@@ -1,4 +1,4 @@
-"""Compares methods with each other, per benchmark and over several benchmarks."""
+"""Compares methods, and the budgets of a method, on each benchmark and over several."""
 
 import dataclasses
 import itertools
@@ -129,7 +129,7 @@ def _benchmark_comparisons(
     return {
         name: Comparison(
             **dataclasses.asdict(interval),
-            **_names(key, plan),
+            **_compared_fields(key, plan),
             benchmarks=(name,),
             holm=corrected.get(name),
         )
@@ -137,8 +137,8 @@ def _benchmark_comparisons(
     }
 
 
-def _names(pair: Pair, plan: Plan) -> dict[str, Any]:
-    """Returns the fields of a comparison that say of what it is."""
+def _compared_fields(pair: Pair, plan: Plan) -> dict[str, Any]:
+    """Returns the fields of a comparison that say what is compared."""
     method, budget, other, other_budget = pair
     return {
         "method": method,
@@ -175,7 +175,7 @@ def _mean_comparison(
         **dataclasses.asdict(
             estimate_interval([*complete.values()], [*plan.pretraining_of.values()])
         ),
-        **_names(key, plan),
+        **_compared_fields(key, plan),
         benchmarks=tuple(complete),
         better=sum(mean > 0 for mean in significant),
         worse=sum(mean < 0 for mean in significant),

@@ -19,11 +19,10 @@ from collections.abc import Sequence
 
 from scipy import special
 
-from flows.report.interval import estimate_interval
+from flows.report.interval import ScoreInterval, estimate_interval
 from flows.report.paired_scores import SCALE as FULL_SCORE
 from flows.report.paired_scores import PairedScores
 from flows.report.sources_variance import linked_rows
-from flows.report.text_lists import counted
 
 LEAST_SEEDS = 17
 """Seeds below which nothing is decided, unless the user states another number.
@@ -66,7 +65,9 @@ class Decision:
         undecided.
       error: bound on the chance that it is decided wrongly.
       unseen: difference that losses on pictures unlike those seen could make; see `unseen_loss`.
-      made_from: numbers of the seeds, benchmarks, pictures and items that it is made from.
+      found: the interval of the look, which knows nothing of unseen losses, with the numbers that
+        it is made from; None before the first look.
+      num_benchmarks: number of benchmarks that the difference is the mean over.
     """
 
     mean: float
@@ -75,7 +76,15 @@ class Decision:
     num_seeds: int
     error: float
     unseen: float = 0.0
-    made_from: str = ""
+    found: ScoreInterval | None = None
+    num_benchmarks: int = 0
+
+    @property
+    def hinges_on_unseen(self) -> bool:
+        """Whether it is open only since losses that the pictures do not show could make it up."""
+        if self.decided or math.isinf(self.low) or self.found is None or self.found.low is None:
+            return False
+        return self.found.low > 0 or (self.found.high or 0.0) < 0
 
     @property
     def decided(self) -> bool:
@@ -191,13 +200,6 @@ def _look(
     low, high = -math.inf, math.inf
     if math.isfinite(bound) and found.low is not None and found.high is not None:
         low, high = min(found.low, found.mean - unseen), max(found.high, found.mean + unseen)
-    made_from = [
-        f"{counted(num, 'seed')} of {counted(found.pretrainings, 'pretraining')}",
-        counted(len(rows), "benchmark"),
-    ]
-    if found.items:
-        num_sources = len(set().union(*(row.sources for row in rows)))
-        made_from += [counted(num_sources, "picture"), counted(found.items, "item")]
     return Decision(
         mean=found.mean,
         low=low,
@@ -205,5 +207,6 @@ def _look(
         num_seeds=num,
         error=error,
         unseen=unseen,
-        made_from=", ".join(made_from),
+        found=found,
+        num_benchmarks=len(rows),
     )

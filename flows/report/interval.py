@@ -20,7 +20,7 @@ there, too. How often these intervals hold is simulated in tests/flows/report.
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -145,8 +145,8 @@ def estimate_intervals(
 ) -> list[ScoreInterval]:
     """Returns the interval of each of several benchmarks.
 
-    How far seeds differ on one of them is learned from the others, too. What is detectable is so
-    after Holm's correction for their number, whatever the others are.
+    How far seeds differ on one of them is learned from the others, too. What is detectable is so at
+    the level over their number, which Holm's correction calls whatever the others are.
 
     Args:
       rows: scores of each benchmark.
@@ -206,8 +206,7 @@ def _interval(
     p, half = max(p, least.chance_beyond(mean)), _half_width(variance, least, level)
     if not half:  # No score differs from another, and their scale does not say how far others may.
         return ScoreInterval(**facts)
-    # A true mean at the sum of both lies so far beyond what is called that 80 of 100 means are.
-    detectable = sum(_half_width(variance, least, of) for of in (level / num, 2 * (1 - POWER)))
+    detectable = detectable_effect(lambda of: _half_width(variance, least, of), num, level)
     low = max(mean - half, float(np.mean([row.low for row in rows])))
     high = min(mean + half, float(np.mean([row.high for row in rows])))
     # With one benchmark, one seed, and items that are right or wrong, there is an exact test.
@@ -218,6 +217,21 @@ def _interval(
         if p > level:
             low, high = min(low, 0.0), max(high, 0.0)
     return ScoreInterval(**facts, low=low, high=high, p=p, over=over, detectable=detectable)
+
+
+def detectable_effect(
+    half_width: Callable[[float], float], num: int, level: float = LEVEL
+) -> float:
+    """Returns the true mean that a share `POWER` of studies calls different from 0.
+
+    Args:
+      half_width: function from a level to half the width of the mean's interval.
+      num: number of means that are tested together.
+      level: level of the tests, over their number (Bonferroni).
+    """
+    # What is called lies beyond the first half width; a mean as far beyond that as the second is
+    # called by all studies but those that err by more to one side.
+    return half_width(level / num) + half_width(2 * (1 - POWER))
 
 
 def _half_width(variance: Variance, least: Variance, level: float) -> float:
@@ -291,7 +305,7 @@ def _least_variance(rows: Sequence[PairedScores]) -> Variance:
     least = 0.0
     for row in bounded:
         largest = float(np.abs(row.items - row.items.mean()).max())
-        scale = largest if largest**2 > _NO_VARIANCE else SCALE
+        scale = largest if largest**2 > _NO_VARIANCE else row.high
         least += (scale / _num_prior_answers(row) / len(rows)) ** 2
     return Variance.estimated(least, min(len(row.sources) for row in bounded) - 1)
 

@@ -23,7 +23,7 @@ def to_latex(report: Report) -> str:
 
     The columns of a benchmark's are those with a `latex_heading`. `--` marks a missing number; a
     cell that is not planned is empty. The caption says how many seeds, pretrainings and items there
-    are, and what bold, underlines and stars mean.
+    are, and what bold, underlines and stars mean. The report's own notes are comments below.
     """
     groups: dict[Any, list[Section]] = {}
     for section in report.sections:
@@ -33,7 +33,8 @@ def to_latex(report: Report) -> str:
         if aggregates := [entry for entry in report.aggregates if entry.view == view]:
             tables.append(_table(_means_caption(sections), _means_tabular(aggregates, sections[0])))
         tables.append(_table(_caption(sections), _tabular(sections)))
-    return "\n".join(tables)
+    # A table for a paper has no notes: whoever pastes it reads them in comments.
+    return "\n".join([*tables, *(f"% {note}" for note in report.notes), ""]).rstrip("\n") + "\n"
 
 
 def _table(caption: str, tabular: str) -> str:
@@ -58,9 +59,12 @@ def _caption(sections: list[Section]) -> str:
     pictures = [cell.pictures for cell in cells if cell.pictures]
     of_items = f", each score over {_escape(range_text(items))} items" if items else ""
     of_items += f" about {_escape(range_text(pictures))} pictures" if pictures else ""
-    retention = f". Below a retention of {_escape(sections[0].reference)}: {_RETENTION_ENDS}"
+    retention = (
+        f". Retention is against {_escape(sections[0].reference)}; below it {_RETENTION_ENDS}"
+    )
     differences = (
-        f". Differences to {_escape(sections[0].baseline)} at the same budget, or at its own, "
+        f". Differences to {_escape(sections[0].baseline)} at "
+        f"{'all its' if sections[0].baseline == sections[0].reference else 'the same'} tokens, "
         "paired by seed and item, with their 95\\,\\% intervals, and $^{*}$ where one stands "
         "(95\\,\\%, corrected for the number of benchmarks)"
     )

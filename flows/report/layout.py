@@ -23,8 +23,8 @@ are there, – is missing, an empty cell is a budget the method does not serve. 
 intervals are over as many seeds and, where they are known, items as stand beside them; \
 {condition}. \
 {marks} \
-Chance is the best guess that never sees the pixels; beside a score's margin over it stands how \
-many of its standard errors, over seeds and items, it is, and ✗ where these are less than three."""
+Chance is the best guess that never sees the pixels. A margin over it is also given in standard \
+errors, over seeds and items; ✗ marks one that is not positive or below three of them."""
 RETENTION = """\
 Retention is 100 × mean / {reference}'s mean at {full} tokens, over the seeds both have; over \
 several benchmarks it is the unweighted mean of theirs; [its 95 % interval] is over seeds and \
@@ -161,8 +161,14 @@ def _detectable_text(sections: Sequence[Section]) -> str:
     if not entries:
         return ""
     least, most = (of(entries, key=lambda entry: entry.detectable or 0.0) for of in (min, max))
-    where = f"{least.pair} at {budget_text(least.budget)} on {', '.join(least.benchmarks)}"
-    return f": here {least.detectable:.1f} points ({where}) and more, up to {most.detectable:.1f}"
+    return (
+        f": here {least.detectable:.1f} points ({_place_text(least)}) and more, up to "
+        f"{most.detectable:.1f}"
+    )
+
+
+def _place_text(entry: Comparison) -> str:
+    return f"{entry.pair} at {budget_text(entry.budget)} on {', '.join(entry.benchmarks)}"
 
 
 def _family_note(sections: Sequence[Section]) -> list[str]:
@@ -171,7 +177,7 @@ def _family_note(sections: Sequence[Section]) -> list[str]:
     starred = sum(entry.is_sure for section in sections for entry in section.comparisons)
     if not starred:
         return []
-    names = [f"{c.pair} at {budget_text(c.budget)} on {', '.join(c.benchmarks)}" for c in standing]
+    names = [*map(_place_text, standing)]
     which = "none stands"
     if names:
         which = f"{len(names)} of the {starred} stand: {abbreviate_list(names, 6)}"

@@ -236,8 +236,8 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ),
     ResultColumn(
         name="margin",
-        meaning="mean − chance; shown with the number of `error`s that it is, and ✗ where these "
-        "are less than three",
+        meaning="mean − chance; shown with the number of `error`s that it is; ✗ marks one that is "
+        "not positive or below three errors",
         value=lambda row: row.cell.margin,
         heading="over chance @{}",
         grid=SPREADS,
@@ -341,8 +341,8 @@ CELL_COLUMNS: tuple[ResultColumn[CellRow], ...] = (
     ),
     ResultColumn(
         name="difference",
-        meaning="mean − the baseline's at the same budget, or vanilla's at its own, paired by seed "
-        "and item; with `--baseline`",
+        meaning="mean − the baseline's at the same budget, or at its full one if the baseline is "
+        "the reference; paired by seed and item; with `baseline` in the file of `--labels`",
         value=lambda row: row.section.difference(row.cell),
         csv=lambda value: value and value.mean,
         json=None,

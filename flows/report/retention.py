@@ -1,7 +1,8 @@
 """The intervals of retentions, and of means over benchmarks.
 
 A retention is a ratio of two means over the same seeds and items, R = 100 · A / B. To first order
-it errs as the mean of one row of numbers does, which is like every other from there on:
+its error is the mean of the numbers below, one per seed and item, so its interval is that of any
+mean:
 
     100 · (a[seed, item] - A / B · b[seed, item]) / B        its mean is 0; a seed or picture that
                                                              is easy for both cancels
@@ -12,21 +13,34 @@ retention.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from flows.report.cells import Aggregate, Cell, Plan, Section
+from flows.report.cells import Aggregate, Cell, Plan, Score, Section
 from flows.report.compare import paired_scores
 from flows.report.interval import ScoreInterval, estimate_interval, estimate_intervals
 from flows.report.paired_scores import PairedScores
 
-_CellKey = tuple[str, str, int]
+_CellPlace = tuple[str, str, int]
 """Benchmark, method and budget."""
+
+
+def paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:
+    """Returns 100 · A / B over the seeds that both have; None without any, or if B is 0."""
+    # Paired: a seed that only one side has would compare different draws.
+    # Means over the same seeds on both sides, so their number cancels: sums will do.
+    shared = sorted(seeds.keys() & reference.keys())
+    full = math.fsum(reference[s].score for s in shared)
+    return 100 * math.fsum(seeds[s].score for s in shared) / full if full > 0 else None
 
 
 def add_intervals(
     sections: Sequence[Section], aggregates: Sequence[Aggregate], plan: Plan
 ) -> tuple[tuple[Section, ...], list[Aggregate]]:
-    """Returns sections whose retentions have their intervals, and means that have theirs."""
+    """Returns the sections with the intervals of their retentions, and the means with theirs.
+
+    A mean over benchmarks has one of its scores and one of its retentions.
+    """
     scores = {
         (section.benchmark, cell.method, cell.budget): paired_scores(
             section.benchmark, cell.scores, plan
@@ -36,7 +50,7 @@ def add_intervals(
         if cell.scores
     }
     rows = dict(_retention_rows(sections, scores))
-    intervals: dict[_CellKey, ScoreInterval] = {}
+    intervals: dict[_CellPlace, ScoreInterval] = {}
     # Seeds of a method at a budget tell of each other's spread, whatever the benchmark.
     for method, budget in dict.fromkeys(key[1:] for key in rows):
         keys = [key for key in rows if key[1:] == (method, budget)]
@@ -59,8 +73,8 @@ def add_intervals(
 
 def _with_intervals(
     entry: Aggregate,
-    scores: Mapping[_CellKey, PairedScores],
-    retentions: Mapping[_CellKey, PairedScores],
+    scores: Mapping[_CellPlace, PairedScores],
+    retentions: Mapping[_CellPlace, PairedScores],
     plan: Plan,
 ) -> Aggregate:
     """Returns a mean with its intervals; `retentions` are those over all seeds."""
@@ -77,8 +91,8 @@ def _with_intervals(
 
 
 def _retention_rows(
-    sections: Sequence[Section], scores: Mapping[_CellKey, PairedScores]
-) -> Iterator[tuple[_CellKey, tuple[PairedScores, list[int]]]]:
+    sections: Sequence[Section], scores: Mapping[_CellPlace, PairedScores]
+) -> Iterator[tuple[_CellPlace, tuple[PairedScores, list[int]]]]:
     """Yields the row of each cell with a retention, and its seeds.
 
     The reference's own is 100, and has none. Nor has one over a single seed of several: an interval
@@ -102,6 +116,7 @@ def _retention_rows(
             less = scores[section.benchmark, full.method, full.budget].of_seeds(
                 [seeds.index(seed) for seed in shared]
             )
+            # A retention of 0 leaves the scores alone: `times` takes no factor of 0.
             errors = row.minus(less.times(cell.retention / 100)) if cell.retention else row
             yield key, (errors.times(100 / float(less.values.mean())), shared)
 

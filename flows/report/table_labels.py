@@ -15,7 +15,7 @@ class TableLabels:
       methods: method -> its label, in the order of the rows.
       benchmarks: benchmark -> its label, in the order of the tables.
       budgets: budgets in the order of the columns [tokens].
-      baseline: the method that LaTeX has differences to; "" for none.
+      baseline: the method that LaTeX and CSV have differences to; "" for none.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -42,7 +42,8 @@ def label_report(report: Report, labels: TableLabels) -> Report:
     for field, (named, known) in names.items():
         if unknown := [str(name) for name in named if name not in known]:
             raise ValueError(
-                f"labels.{field} must be of the table, "
+                f"labels.{field} must name {'methods' if field == 'baseline' else field} of the "
+                f"table, "
                 f"{', '.join(map(str, dict.fromkeys(known)))}; got {', '.join(unknown)}."
             )
         if isinstance(named, Mapping):

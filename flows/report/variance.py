@@ -87,7 +87,10 @@ class Variance:
         return min(chance, 1.0)
 
     def half_width(self, level: float) -> float:
-        """Returns the error that the mean has or exceeds with a chance of `level`."""
+        """Returns the error that the mean has or exceeds with a chance of `level`.
+
+        It is 0 where a variance above 0 has at most that chance.
+        """
         spread = self.values > 0
         if self.chances[spread].sum() <= level:
             return 0.0
@@ -95,9 +98,9 @@ class Variance:
         def excess(log_error: float) -> float:
             return math.log(max(self.chance_beyond(math.exp(log_error)), 1e-300) / level)
 
-        # From where a typical variance has it, outwards by growing steps to both sides of it.
-        typical = float(self.chances[spread] @ np.log(self.values[spread])) / 2
-        near = typical + math.log(float(special.ndtri(1 - level / 2)))
+        # From where a typical deviation has it, by growing steps towards it and beyond.
+        log_deviation = float(self.chances[spread] @ np.log(self.values[spread])) / 2
+        near = log_deviation + math.log(float(special.ndtri(1 - level / 2)))
         step = 0.125 if excess(near) > 0 else -0.125
         far = near + step
         while excess(far) * step > 0:

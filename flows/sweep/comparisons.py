@@ -4,7 +4,7 @@
 
 Whoever compares at other budgets, on other benchmarks or with other methods looks at the same seeds
 again: with six choices, one of them decides wrongly three times as often as a single one would. So
-what was compared is kept, and the file of number k has a share of 5 %, equal for its comparisons:
+what was compared is kept, and file k spends a share of the 5 %, which its comparisons divide:
 
     5 % / (k (k + 1)) = 2.5 %, 0.83 %, 0.42 %, …      5 % in all, however many there will be
 """
@@ -18,7 +18,7 @@ from infra.store.store import Store
 from infra.typed_json import parse_typed
 
 COMPARISONS = "comparisons"
-"""Folder of the store with a folder for each study."""
+"""Folder of the store with a folder for each study; and the one key of its files."""
 
 
 def spend_error(store: Store, study: str, comparisons: Sequence[str]) -> dict[str, float]:

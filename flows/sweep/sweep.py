@@ -20,6 +20,7 @@ from flows.graph.explain import Explanation
 from flows.graph.graph import graph_of
 from flows.graph.inputs import check_study, read_inputs
 from flows.graph.nodes import GraphNode
+from flows.report.cell_text import draws_text
 from flows.report.cells import CellKey, Score
 from flows.report.comparable import comparable_scores
 from flows.report.decision import LEAST_SEEDS, Decision, decide_pair
@@ -313,7 +314,7 @@ class SweepRun:
         """
         # Without `until_decided` a firing is one run at most. With it:
         #
-        #   2 seeds: run, look: open ─▶ 3 seeds: run, look: open ─▶ 4 seeds: run, look: settled
+        #   17 seeds: run, look: open ─▶ 18 seeds: run, look: open ─▶ 19 seeds: run, look: settled
         #
         # Where no cell is to be made, only the look is repeated, so a firing after a kill catches
         # up. A cell that failed too often is not to be made: it delays no later seed.
@@ -336,18 +337,20 @@ class SweepRun:
         """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
             view = self.store.snapshot()
-            first, *more = self._growing_studies()
-            explanation = self.explain(first, view)
-            for config in more:
-                if _are_decided(self.decisions(explanation)):
-                    break
+            decisions: dict[tuple[Method, Method], Decision] = {}
+            left_out: Set[CellKey] = frozenset()
+            failed: dict[GraphNode, int] = {}
+            for config in self._growing_studies():
                 explanation = self.explain(config, view)
+                decisions = self.decisions(explanation)
+                failed = failures_by_node(self.store, explanation)
+                _, left_out = self._scores_of_table(explanation)
+                if _are_decided(decisions):
+                    break
             verdicts = "; ".join(
                 _describe_decision(pair, decision, self.sweep.least_seeds)
-                for pair, decision in self.decisions(explanation).items()
+                for pair, decision in decisions.items()
             )
-            failed = failures_by_node(self.store, explanation)
-            _, left_out = self._scores_of_table(explanation)
             mixed_text = f", without {counted(len(left_out), 'score')} that the table leaves out"
             return (
                 f"nothing to run: {verdicts}{mixed_text * bool(left_out)}"
@@ -381,11 +384,10 @@ class SweepRun:
 
         With several backbones there is a decision for each: of "parcel@siglip2+gemma3" and
         "m3@siglip2+gemma3". All rows, and all budgets that both methods serve, have the same
-        weight. The decision is
-        about other seeds, other items of the same kind and, with several pretrainings, others of
-        these: it is made from the same scores of single items, by the same interval, as the
-        comparisons of the table. A seed with a cell that failed too often, or whose score the table
-        leaves out, does not count.
+        weight. The decision is about other seeds, other items of the same kind and, with several
+        pretrainings, others of these: it is made from the same scores of single items, by the same
+        interval, as the comparisons of the table. A seed with a cell that failed too often, or
+        whose score the table leaves out, does not count.
 
         Raises:
           ConfigError: if there is nothing to compare.
@@ -398,7 +400,7 @@ class SweepRun:
         for study in config.backbone_studies:
             for pair in _method_pairs(study, self.sweep.compare):
                 names = f"{pair[0]}{study.backbone_suffix}", f"{pair[1]}{study.backbone_suffix}"
-                found = _compared_rows(study, scores.keys(), *pair, abandoned=left_out)
+                found = _compared_rows(study, scores.keys(), *pair, left_out=left_out)
                 compared[names] = pair, *found
         # Before the first look that may settle anything, what is compared is written down.
         texts = {
@@ -767,14 +769,14 @@ def _compared_rows(
     first: Method,
     other: Method,
     *,
-    abandoned: Set[CellKey] = frozenset(),
+    left_out: Set[CellKey] = frozenset(),
 ) -> tuple[list[int], list[_ComparedRow]]:
     """Returns the seeds that count in the comparison of two methods, and its rows.
 
     Seeds count in order, up to the first that lacks a score; with several pretrainings, the first
-    seed of each together, then the second of each. Those with a cell of `abandoned`, which will
-    never have one, are left out. Stage 2's rows are included if Stage 2 has the same seeds as the
-    study. The seeds are returned pretraining by pretraining.
+    seed of each together, then the second of each. Those with a cell of `left_out`, whose score the
+    table leaves out or whose training failed too often, are skipped. Stage 2's rows are included if
+    Stage 2 has the same seeds as the study. The seeds are returned pretraining by pretraining.
     """
     rows = [
         _ComparedRow(
@@ -792,10 +794,10 @@ def _compared_rows(
     # [pretrainings, seeds]: a column is one seed of every pretraining.
     seeds = np.array(base.seeds).reshape(base.num_pretrain_seeds, base.num_seeds)
     # A gap ends the count: seeds after it would be chosen by which runs happened to succeed so far.
-    # An abandoned seed stays out for good, so that leaving it out chooses nothing among the others:
+    # A seed that is left out stays out, so that skipping it chooses nothing among the others:
     #
     #   seed     1      2          3       4                 counts
-    #            made   abandoned  made    missing so far    1, 3
+    #            made   left out   made    missing so far    1, 3
     complete = []
     for number in range(base.num_seeds):
         cells = {
@@ -804,7 +806,7 @@ def _compared_rows(
             for seed in seeds[:, number]
             for key in row.cells(first, other, int(seed))
         }
-        if cells & abandoned:
+        if cells & left_out:
             continue
         if not cells <= scored:
             break
@@ -823,6 +825,13 @@ def _comparison_text(
     )
 
 
+def _made_from(decision: Decision) -> str:
+    found = decision.found
+    assert found is not None
+    draws = draws_text(found.seeds, found.pretrainings, found.items, found.pictures)
+    return f"{counted(decision.num_benchmarks, 'benchmark')}, {draws}"
+
+
 def _describe_decision(pair: tuple[Method, Method], decision: Decision, least_seeds: int) -> str:
     """Returns a line on a decision: for which seeds and pictures it holds, or why it is open."""
     if decision is _OPEN:
@@ -833,15 +842,15 @@ def _describe_decision(pair: tuple[Method, Method], decision: Decision, least_se
         rare = 1 - LEVEL ** (1 / decision.num_seeds)
         verdict = (
             f"settled, but for what happens in fewer than {rare:.0%} of seeds, for seeds"
-            f"{' and pictures' * ('picture' in decision.made_from)} like these: "
-            f"{decision.made_from}; wrong with a chance of at most {decision.error:.2%}"
+            f"{' and pictures' * bool(decision.unseen)} like these: {_made_from(decision)}; wrong "
+            f"with a chance of at most {decision.error:.2%}"
         )
     elif decision.num_seeds < least_seeds:
         verdict = f"open below least_seeds={least_seeds}"
-    elif decision.unseen and decision.low == decision.mean - decision.unseen:
+    elif decision.hinges_on_unseen:
         verdict = (
             f"open: losses too rare to show on these pictures could make up {decision.unseen:.2f} "
-            f"({decision.made_from})"
+            f"({_made_from(decision)})"
         )
     return (
         f"{pair[0]} - {pair[1]}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] "

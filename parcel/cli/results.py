@@ -66,7 +66,7 @@ def results(
         Path | None,
         typer.Option(
             help="A YAML file of names to show and their order: methods, benchmarks; and the "
-            "baseline that LaTeX has differences to."
+            "baseline that LaTeX and CSV have differences to."
         ),
     ] = None,
     figure: Annotated[

@@ -80,7 +80,7 @@ def test_a_question_under_two_ids_is_one_draw(tmp_path: Path, has_digest: bool):
     assert _width(wide) > 1.3 * _width(narrow)
     text = show_logs([tmp_path / "twice"], "md")
     assert "| 1 | 1 | 80 | 40 |" in text
-    assert "only items with the same question and target count as one." in text
+    assert "only those with the same digest, else question and target, count as one." in text
 
 
 def test_the_same_words_about_other_data_are_two_draws(tmp_path: Path):

@@ -45,6 +45,7 @@ def test_a_clear_difference_is_decided_and_an_unclear_one_is_not():
     assert 0 < clear.low < clear.mean < clear.high
     open_one = decide(np.array([2.0, -2.5, 1.8, -2.2, 0.1, 0.3]))
     assert not open_one.decided
+    assert not open_one.hinges_on_unseen
     assert open_one.num_seeds == 6
     assert open_one.low < 0 < open_one.high
 
@@ -158,6 +159,7 @@ def test_a_gain_that_rare_losses_could_undo_is_not_settled():
 
     open_one = decided(1.4, 200)
     assert not open_one.decided
+    assert open_one.hinges_on_unseen
     assert (open_one.low, open_one.high) == pytest.approx(
         (open_one.mean - open_one.unseen, open_one.mean + open_one.unseen)
     )
@@ -168,8 +170,10 @@ def test_a_gain_that_rare_losses_could_undo_is_not_settled():
 def test_a_decision_says_what_it_is_made_from():
     rows = [*rows_of(30, "a", "a", "b"), PairedScores(values=np.zeros(3))]
     decision = decide_pair(rows, [0, 1, 2], error=0.01, least_seeds=2)
-    assert decision.made_from == "1 seed of 3 pretrainings, 4 benchmarks, 60 pictures, 90 items"
-    assert decision.error == 0.01
+    assert decision.found is not None
+    found = decision.found
+    assert (found.seeds, found.pretrainings, found.pictures, found.items) == (3, 3, 60, 90)
+    assert (decision.num_benchmarks, decision.error) == (4, 0.01)
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_latex_has_differences_to_a_baseline_that_is_named():
     # 57, 60, 54 less 60, 62, 58 at 256 tokens; at 64, less the same: vanilla has no 64.
     assert r"$-3.0_{[-5.5, -0.5]}$ & $-9.5_{[-41.3, 22.3]}$" in text
     assert r"\multicolumn{2}{c}{Difference}" in text
-    assert "Differences to PaliGemma at the same budget" in text
+    assert "Differences to PaliGemma at all its tokens" in text
     # The other way round than the comparison has it, m3 less parcel; its star stays.
     text = render_report(label_report(REPORT, TableLabels(baseline="m3")), "latex")
     assert r"$+15.0_{[6.4, 23.6]}^{*}$ & $+18.0$" in text

@@ -519,7 +519,7 @@ def test_a_gap_ends_the_seeds_that_count_and_a_cell_given_up_leaves_one_out(stor
         return [config.seeds.index(seed) for seed in seeds]
 
     assert places() == [0]
-    assert places(abandoned=lost) == [0, 2, 3]
+    assert places(left_out=lost) == [0, 2, 3]
 
 
 def test_seeds_of_two_pretrainings_count_together(store: Store):
