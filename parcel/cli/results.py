@@ -118,7 +118,9 @@ def results(
             raise ConfigError(f"--format {format} needs RUN, a study's name, and --out FILE.")
         opened = open_existing_store(store)
         mention_larger_run(opened, run)
-        write_figure(opened, run, format, out, figure or "scores", mixed=mixed, labels=labels)
+        name = figure or "scores"
+        write_figure(opened, run, format, out, name, mixed=mixed, labels=labels)
+        typer.echo(f"{name}: {out}")
         return
     if figure:
         raise ConfigError(f"--figure needs --format {', '.join(FORMS)}, got --format {format}.")

@@ -58,6 +58,7 @@ def fill(
             attempt.devices = devices(step)
             if step in keys:
                 value = {"score": score(keys[step]), "metric": "vqa"}
+                attempt.counts = {"score": value["score"]}
                 (attempt.path / files.SCORE).write_text(json.dumps(value))
                 write_items(attempt.path, [])
             found = dataclasses.replace(found, artifact=attempt.commit({}))
@@ -186,11 +187,11 @@ def test_where_a_step_runs_does_not_matter(store: Store):
             {"prepare"}, "pipelines.sources.segmentation.refcoco.read_refcoco",
         ),
         (
-            "flows/report/build.py",
+            "flows/report/retention.py",
             "100 *",
             "99 *",
             {"results"},
-            "flows.report.build._paired_retention",
+            "flows.report.retention.paired_retention",
         ),
         ("model/analysis/flops.py", "def ", "def _", set(), ""),
         ("infra/store/store.py", "def find", "def found", set(), ""),

@@ -250,7 +250,7 @@ def test_each_new_comparison_has_a_smaller_share_of_the_error(store: Store):
     assert error_of(first) == ["2.50%"]
     assert re.search(
         r"settled, but for what happens in fewer than \d+% of seeds, for seeds like these: "
-        r"\d seeds of 1 pretraining, 1 benchmark; wrong ",
+        r"1 benchmark, \d seeds, 1 pretraining; wrong ",
         first,
     )
     assert firing(store, until_decided=True, least_seeds=5).why_nothing() == first

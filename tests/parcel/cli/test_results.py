@@ -54,3 +54,22 @@ def test_what_does_not_go_together_is_named(parcel, log: Path, words: list[str],
     done = parcel("results", "--predictions", log, *words)
     assert done.code != 0
     assert message in done.err
+
+
+def test_a_figure_is_written_with_labels_and_once(parcel, tmp_path: Path, toy: Store):
+    labels = tmp_path / "labels.yaml"
+    labels.write_text("methods: {parcel: PARCEL (ours)}\n")
+    out = tmp_path / "scores.svg"
+    words = ("results", "toy", "--store", toy.uri, "--format", "svg", "--out", out)
+    done = parcel(*words, "--labels", labels)
+    assert (done.code, done.out) == (0, f"scores: {out}\n")
+    assert "PARCEL (ours)" in out.read_text()
+    for more, message in (
+        ((), "--out must be a new file"),
+        (("--figure", "curves"), "--figure must be one of scores, pareto, got 'curves'"),
+    ):
+        done = parcel(*words, *more)
+        assert done.code == 2
+        assert message in done.err
+    done = parcel("results", "toy", "--store", toy.uri, "--figure", "pareto")
+    assert "--figure needs --format png, svg, pdf, got --format md" in done.err
