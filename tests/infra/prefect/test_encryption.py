@@ -189,10 +189,10 @@ def test_a_copy_of_the_store_gives_no_address_and_an_earlier_versions_key_goes(
     for secret in (old, read_or_draw_key(), "verysecret"):
         assert secret.encode() not in held
     # Elsewhere the server starts, says which blocks it cannot read, and leaves them as they are.
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("PARCEL_KEY", str(tmp_path / "elsewhere"))
-        assert re.match("--alert .*parcel-alert-lab-0 ", client(store, SECRET))
-        assert "another key" in (store / "prefect" / "server.log").read_text()
+    monkeypatch.setenv("PARCEL_KEY", str(tmp_path / "elsewhere"))
+    assert re.match("--alert .*parcel-alert-lab-0 ", client(store, SECRET))
+    assert "another key" in (store / "prefect" / "server.log").read_text()
+    monkeypatch.delenv("PARCEL_KEY")
     assert client(store) == SECRET
 
 
