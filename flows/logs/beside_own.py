@@ -9,7 +9,7 @@ from flows.logs.logs_report import report_logs
 from flows.logs.own_questions import OwnQuestion, align_log, score_again
 from flows.report.average import aggregate_sections
 from flows.report.cells import NO_BUDGET, Cell, Comparison, Plan, Report, Score, Section
-from flows.report.compare import compare_methods
+from flows.report.compare import cell_rows, compare_methods
 from model.eval.metrics.scores import Fields
 
 
@@ -224,7 +224,7 @@ def _compare(
         )
         for section in own
     ]
-    compared, over = compare_methods(sections, plan)
+    compared, over = compare_methods(sections, plan, cell_rows(sections, plan))
     return (
         {section.benchmark: _to_models(section.comparisons, models) for section in compared},
         list(_to_models(over, models)),

@@ -204,7 +204,7 @@ def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
 
 
 def _answer(row: Mapping[str, Any]) -> str | None:
-    """Returns what was taken from the last turn, if it is there; else the whole only answer."""
+    """Returns the value extracted from the last turn; without one, the answer of a single turn."""
     raw = optional_object(row, "output").get("raw")
     if isinstance(raw, list) and len(raw) == 1:
         raw = raw[0]

@@ -89,12 +89,13 @@ def show_results(
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
             return question_types_to_csv(report, plan, results.manifest.inputs, store.get)
-        if mixed:
-            return _mixed_table(store, results, form, labels)
+        if mixed or labels is not None:
+            report = _labelled_report(store, results, labels, mixed=mixed)
+            return (
+                comparisons_to_csv(report) if form == "comparisons" else render_report(report, form)
+            )
         if form == "comparisons":
             return (results.path / "comparisons.csv").read_text(encoding="utf-8")
-        if labels is not None:
-            return render_report(_shown_report(store, results, labels, mixed=False), form)
         return (results.path / f"results.{form}").read_text(encoding="utf-8")
     if run is not None or scores is None:
         got = "neither" if run is None else "both"
@@ -188,7 +189,7 @@ def write_figure(
     """
     if figure not in FIGURES:
         raise ConfigError(f"--figure must be one of {', '.join(FIGURES)}, got {figure!r}.")
-    report = _shown_report(store, results_artifact(store, run), labels, mixed=mixed)
+    report = _labelled_report(store, results_artifact(store, run), labels, mixed=mixed)
     drawn = FIGURES[figure](report, form)
     try:
         with out.open("xb") as file:
@@ -199,7 +200,10 @@ def write_figure(
         raise ConfigError(f"--out {out}: {error.strerror or error}.") from None
 
 
-def _shown_report(store: Store, results: Artifact, labels: Path | None, *, mixed: bool) -> Report:
+def _labelled_report(
+    store: Store, results: Artifact, labels: Path | None, *, mixed: bool
+) -> Report:
+    """Returns the report of a results artifact, or with `mixed` of its inputs, with labels."""
     if mixed:
         return _label(report_of(store, results, mixed=True)[0], labels)
     return _label(read_json((results.path / "results.json").read_text(encoding="utf-8")), labels)
@@ -278,11 +282,6 @@ def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
         return {record.id: {**fields_of(record), **codec} for record in records_by_id(parts)}
 
     return add_logs(report, plan, logs, questions, beside.same_metrics, read_fields)
-
-
-def _mixed_table(store: Store, results: Artifact, form: str, labels: Path | None) -> str:
-    report = _shown_report(store, results, labels, mixed=True)
-    return comparisons_to_csv(report) if form == "comparisons" else render_report(report, form)
 
 
 def _label(report: Report, path: Path | None) -> Report:

@@ -203,13 +203,11 @@ def incomparable_reason(store: Store, first: Side, second: Side, key: tuple[obje
 def _difference_in_table(section: Section, a: Cell, b: Cell) -> ScoreInterval | None:
     """Returns the difference b - a of a table; None if it does not compare them."""
     # The table knows more of two of its cells than their own seeds: those of its other benchmarks.
-    for entry in (turned for one in section.comparisons for turned in (one, one.reverse)):
-        other_budget = entry.budget if entry.other_budget is None else entry.other_budget
-        compared = entry.method, entry.budget, entry.other, other_budget
-        if compared == (b.method, b.budget, a.method, a.budget) and entry.low is not None:
-            names = (field.name for field in dataclasses.fields(ScoreInterval))
-            return ScoreInterval(**{name: getattr(entry, name) for name in names})
-    return None
+    entry = section.comparison((b.method, b.budget), (a.method, a.budget))
+    if entry is None or entry.low is None:
+        return None
+    names = (field.name for field in dataclasses.fields(ScoreInterval))
+    return ScoreInterval(**{name: getattr(entry, name) for name in names})
 
 
 def _cell_name(side: Side, cell: Cell) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.report.average import group_means
 from flows.report.cells import Cell, Plan, Report, Score, Section
-from flows.report.compare import compare_methods, paired_scores
+from flows.report.compare import CellRows, by_method, compare_methods, row_of
 from flows.report.interval import ScoreInterval, estimate_intervals
 from flows.report.items import (
     Items,
@@ -87,7 +87,9 @@ def _plan_report(
 ) -> Report:
     """Returns the report of one view."""
     by_cell = _scores_by_cell(scores, plan)
-    intervals = _cell_intervals(by_cell, chance, guesses, plan)
+    # What all intervals and differences are made from, built once.
+    rows = {key: row_of(key[0], _in_order(seeds, plan), plan) for key, seeds in by_cell.items()}
+    intervals = _cell_intervals(by_cell, rows, chance, guesses, plan)
     sections = tuple(
         dataclasses.replace(
             _build_section(b, by_cell, intervals, chance.get(b), plan, contaminated_sources),
@@ -96,9 +98,9 @@ def _plan_report(
         for b in plan.benchmarks
     )
     aggregates = group_means(sections, plan.groups, plan.group_sizes)
-    sections, aggregates = add_intervals(sections, aggregates, plan)
+    sections, aggregates = add_intervals(sections, aggregates, rows, plan)
     # After the means: a comparison needs all cells of its benchmark, and changes none of them.
-    sections, comparisons = compare_methods(sections, plan)
+    sections, comparisons = compare_methods(sections, plan, rows)
     return Report(
         sections=sections,
         aggregates=tuple(aggregates),
@@ -142,21 +144,22 @@ def _scores_by_cell(scores: Iterable[Score], plan: Plan) -> _ScoresByCell:
 
 def _cell_intervals(
     by_cell: _ScoresByCell,
+    rows: CellRows,
     chance: Mapping[str, float],
     guesses: Mapping[str, Items],
     plan: Plan,
 ) -> _IntervalsByCell:
     """Returns the interval of each cell's mean, and the standard error of its margin."""
-    # A method's seeds at one budget tell of each other's spread, whatever the benchmark.
     found: _IntervalsByCell = {}
-    for method, budget in dict.fromkeys(key[1:] for key in by_cell):
-        keys = [key for key in by_cell if key[1:] == (method, budget)]
-        scores = [_in_order(by_cell[key], plan) for key in keys]
-        rows = [paired_scores(key[0], of, plan) for key, of in zip(keys, scores, strict=True)]
-        numbers = [[plan.pretraining_of[s.seed] for s in of] for of in scores]
+    pretraining_of = plan.pretraining_of
+    for keys in by_method(by_cell):
+        of_keys = [rows[key] for key in keys]
+        numbers = [
+            [pretraining_of[score.seed] for score in _in_order(by_cell[key], plan)] for key in keys
+        ]
         blind = [(chance.get(key[0]), guesses.get(key[0], {})) for key in keys]
-        intervals = estimate_intervals(rows, numbers)
-        errors = margin_errors(rows, blind, numbers)
+        intervals = estimate_intervals(of_keys, numbers)
+        errors = margin_errors(of_keys, blind, numbers)
         found.update(zip(keys, zip(intervals, errors, strict=True), strict=True))
     return found
 

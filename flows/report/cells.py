@@ -397,6 +397,12 @@ class Comparison(InView):
         return self.holm is not None and self.holm <= LEVEL
 
     @property
+    def sides(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Method and budget of both sides."""
+        other_budget = self.budget if self.other_budget is None else self.other_budget
+        return (self.method, self.budget), (self.other, other_budget)
+
+    @property
     def reverse(self) -> "Comparison":
         """The same comparison, as the difference of the other method to this one."""
         low, high = (None if end is None else -end for end in (self.high, self.low))
@@ -499,15 +505,20 @@ class Section(InView):
         It is to the baseline at the same budget; if there is none and the baseline is the
         reference, at its full one.
         """
-        entries = (entry for one in self.comparisons for entry in (one, one.reverse))
-        pairs = {
-            entry.other_budget: entry
-            for entry in entries
-            if (entry.method, entry.budget, entry.other)
-            == (cell.method, cell.budget, self.baseline)
-        }
-        full = self.full_budget if self.baseline == self.reference else None
-        return pairs.get(None) or pairs.get(full)
+        own = cell.method, cell.budget
+        found = self.comparison(own, (self.baseline, cell.budget))
+        if found is None and self.baseline == self.reference:
+            found = self.comparison(own, (self.reference, self.full_budget))
+        return found
+
+    def comparison(self, first: tuple[str, int], other: tuple[str, int]) -> Comparison | None:
+        """Returns the difference of a method at a budget to another; None if it is not compared."""
+        for entry in self.comparisons:
+            if entry.sides == (first, other):
+                return entry
+            if entry.sides == (other, first):
+                return entry.reverse
+        return None
 
     def stands_out(self, cell: Cell) -> bool:
         """Whether it is the best of its `peers`, and its difference to each of them stands."""

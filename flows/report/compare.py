@@ -2,12 +2,11 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from flows.report.cells import Comparison, Plan, Score, Section
+from flows.report.cells import Cell, Comparison, Plan, Score, Section
 from flows.report.interval import estimate_interval, estimate_intervals
-from flows.report.items import is_percentage
 from flows.report.paired_scores import PairedScores
 from flows.report.spread import holm_correction
 
@@ -18,8 +17,36 @@ Differences = Mapping[Pair, tuple[PairedScores, list[int]]]
 """Pair -> differences for the seeds both have, and those seeds' pretrainings."""
 
 
+CellPlace = tuple[str, str, int]
+"""Benchmark, method and budget of a cell."""
+
+CellRows = Mapping[CellPlace, PairedScores]
+"""The scores of each cell that has some, by seed and item."""
+
+
+def cell_rows(sections: Sequence[Section], plan: Plan) -> dict[CellPlace, PairedScores]:
+    """Returns the rows of all cells with scores."""
+    return {
+        (cell.benchmark, cell.method, cell.budget): row_of(cell.benchmark, cell.scores, plan)
+        for section in sections
+        for cell in section.cells
+        if cell.scores
+    }
+
+
+def row_of(benchmark: str, scores: Sequence[Score], plan: Plan) -> PairedScores:
+    """Returns one or more seeds' scores on a benchmark, with the training that the plan names."""
+    return PairedScores.of_scores(scores, plan.trainings.get(benchmark, benchmark))
+
+
+def by_method(places: Collection[CellPlace]) -> Iterator[list[CellPlace]]:
+    """Yields the places of each method at each budget: its seeds there tell of each other."""
+    for method, budget in dict.fromkeys(place[1:] for place in places):
+        yield [place for place in places if place[1:] == (method, budget)]
+
+
 def compare_methods(
-    sections: Sequence[Section], plan: Plan
+    sections: Sequence[Section], plan: Plan, rows: CellRows
 ) -> tuple[tuple[Section, ...], tuple[Comparison, ...]]:
     """Returns the sections with their comparisons filled in, and those over several benchmarks.
 
@@ -33,7 +60,7 @@ def compare_methods(
     #   comparisons[parcel, 64, m3, 64]["chartqa:test_human"] = mean, interval, p-value
     #
     # First all benchmarks, since their p-values are corrected together; then the means over them.
-    differences = [dict(_method_differences(section, plan)) for section in sections]
+    differences = [dict(_method_differences(section, plan, rows)) for section in sections]
     keys = dict.fromkeys(key for of_section in differences for key in of_section)
     keys = sorted(keys, key=lambda key: key[1] != key[3])  # Those at one budget first.
     comparisons = {key: _benchmark_comparisons(key, sections, differences, plan) for key in keys}
@@ -53,28 +80,39 @@ def compare_methods(
 
 
 def _method_differences(
-    section: Section, plan: Plan
+    section: Section, plan: Plan, rows: CellRows
 ) -> Iterator[tuple[Pair, tuple[PairedScores, list[int]]]]:
     """Yields the differences between the cells of a benchmark that are compared."""
-    rows = {
-        (c.method, c.budget): paired_scores(c.benchmark, c.scores, plan)
-        for c in section.cells
-        if c.scores
-    }
-    seeds = {(c.method, c.budget): [s.seed for s in c.scores] for c in section.cells}
-    for pair in _pairs(section, rows.keys()):
-        method, other = pair[:2], pair[2:]
-        # Paired by seed: one that only one of them has is left out on both sides.
-        shared = [seed for seed in seeds[method] if seed in seeds[other]]
-        if shared:
-            row = rows[method].of_seeds([seeds[method].index(seed) for seed in shared])
-            less = rows[other].of_seeds([seeds[other].index(seed) for seed in shared])
-            numbers = [plan.pretraining_of[seed] for seed in shared]
-            yield pair, (row.minus(less), numbers)
+    pretraining_of = plan.pretraining_of
+    scored = {(c.method, c.budget) for c in section.cells if c.scores}
+    for pair in _pairs(section, scored):
+        cells = section.cell(*pair[:2]), section.cell(*pair[2:])
+        row, less, seeds = shared_rows(*cells, rows)
+        if seeds:
+            yield pair, (row.minus(less), [pretraining_of[seed] for seed in seeds])
+
+
+def shared_rows(
+    cell: Cell, other: Cell, rows: CellRows
+) -> tuple[PairedScores, PairedScores, list[int]]:
+    """Returns the rows of two cells of a benchmark over the seeds that both have, and these."""
+    # Paired by seed: one that only one of them has is left out on both sides.
+    own, others = ([score.seed for score in one.scores] for one in (cell, other))
+    shared = [seed for seed in own if seed in others]
+    row, less = (
+        rows[one.benchmark, one.method, one.budget].of_seeds([seeds.index(s) for s in shared])
+        for one, seeds in ((cell, own), (other, others))
+    )
+    return row, less, shared
 
 
 def _pairs(section: Section, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
-    """Yields what is compared on a benchmark, of the (method, budget) that have a score."""
+    """Yields the pairs that are compared on a benchmark.
+
+    Args:
+      section: the benchmark.
+      scored: method and budget of each cell with a score.
+    """
     # Methods vanilla, m3, parcel, of which vanilla has 256 tokens alone, and budgets 64 and 256:
     #
     #   two methods              m3@256 - vanilla@256, parcel@256 - vanilla@256
@@ -97,16 +135,6 @@ def _pairs(section: Section, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
                 yield method, budget, *full
 
 
-def paired_scores(benchmark: str, scores: Sequence[Score], plan: Plan) -> PairedScores:
-    """Returns one or more seeds' scores on a benchmark, with their items."""
-    return PairedScores.of(
-        [s.score for s in scores],
-        [s.items for s in scores],
-        plan.trainings.get(benchmark, benchmark),
-        is_percentage=is_percentage(scores[0].metric),
-    )
-
-
 def _benchmark_comparisons(
     key: Pair,
     sections: Sequence[Section],
@@ -121,7 +149,9 @@ def _benchmark_comparisons(
         if key in of_section
     }
     rows, numbers = zip(*of_key.values(), strict=True)
-    intervals = dict(zip(of_key, estimate_intervals(rows, numbers), strict=True))
+    intervals = dict(
+        zip(of_key, estimate_intervals(rows, numbers, num_tests=len(rows)), strict=True)
+    )
     # A pair is compared on every benchmark: that family is corrected, and no larger one.
     corrected = holm_correction(
         {name: interval.p for name, interval in intervals.items() if interval.p is not None}
@@ -173,7 +203,7 @@ def _mean_comparison(
     significant = [comparisons[name].mean for name in complete if comparisons[name].is_sure]
     return Comparison(
         **dataclasses.asdict(
-            estimate_interval([*complete.values()], [*plan.pretraining_of.values()])
+            estimate_interval([*complete.values()], [*plan.pretraining_of.values()], num_tests=1)
         ),
         **_compared_fields(key, plan),
         benchmarks=tuple(complete),

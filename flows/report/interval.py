@@ -68,7 +68,7 @@ class ScoreInterval:
       items: number of items under each seed; 0 if they are unknown.
       pictures: number of pictures or videos that these items are about.
       detectable: distance from 0 that a true mean needs to be called different from 0 in 80 of 100
-        such studies; None like `low`, and for scores within 0-100.
+        such studies; None like `low`, and where it was not asked for.
     """
 
     mean: float
@@ -119,7 +119,11 @@ class _Spreads:
 
 
 def estimate_interval(
-    rows: Sequence[PairedScores], pretrainings: Sequence[int], *, level: float = LEVEL
+    rows: Sequence[PairedScores],
+    pretrainings: Sequence[int],
+    *,
+    level: float = LEVEL,
+    num_tests: int = 0,
 ) -> ScoreInterval:
     """Returns the interval of the unweighted mean over some benchmarks.
 
@@ -135,36 +139,40 @@ def estimate_interval(
       rows: scores of each benchmark, all with the same seeds.
       pretrainings: number of the pretraining that each seed starts from.
       level: share of intervals that may miss the truth.
+      num_tests: number of means that are tested together, for what is detectable; 0 leaves it out.
     """
     spreads = _Spreads.of(rows, pretrainings)
-    return _interval(spreads, seeds_variances(with_typical_answers(spreads.seeds)), level)
+    variances = seeds_variances(with_typical_answers(spreads.seeds))
+    return _interval(spreads, variances, level, num_tests)
 
 
 def estimate_intervals(
-    rows: Sequence[PairedScores], pretrainings: Sequence[Sequence[int]], *, level: float = LEVEL
+    rows: Sequence[PairedScores],
+    pretrainings: Sequence[Sequence[int]],
+    *,
+    level: float = LEVEL,
+    num_tests: int = 0,
 ) -> list[ScoreInterval]:
     """Returns the interval of each of several benchmarks.
 
-    How far seeds differ on one of them is learned from the others, too. What is detectable is so at
-    the level over their number, which Holm's correction calls whatever the others are.
+    How far seeds differ on one of them is learned from the others, too.
 
     Args:
       rows: scores of each benchmark.
       pretrainings: for each, number of the pretraining that each of its seeds starts from.
       level: share of intervals that may miss the truth.
+      num_tests: as for `estimate_interval`.
     """
     single = [_Spreads.of([row], of) for row, of in zip(rows, pretrainings, strict=True)]
     variances = iter(seeds_variances([seeds for spreads in single for seeds in spreads.seeds]))
     return [
-        _interval(
-            spreads, list(itertools.islice(variances, len(spreads.seeds))), level, num=len(rows)
-        )
+        _interval(spreads, list(itertools.islice(variances, len(spreads.seeds))), level, num_tests)
         for spreads in single
     ]
 
 
 def _interval(
-    spreads: _Spreads, seed_variances: Sequence[Variance], level: float, num: int = 1
+    spreads: _Spreads, seed_variances: Sequence[Variance], level: float, num_tests: int
 ) -> ScoreInterval:
     """Returns the interval of a mean, where the variances of its seeds' means are given.
 
@@ -172,7 +180,7 @@ def _interval(
       spreads: the parts of its variance.
       seed_variances: of each of `spreads.seeds`, the variance.
       level: share of intervals that may miss the truth.
-      num: number of means that are tested together.
+      num_tests: as for `estimate_interval`.
     """
     rows, sources = spreads.rows, spreads.sources
     mean = float(np.array([row.values for row in rows]).mean())
@@ -206,7 +214,11 @@ def _interval(
     p, half = max(p, least.chance_beyond(mean)), _half_width(variance, least, level)
     if not half:  # No score differs from another, and their scale does not say how far others may.
         return ScoreInterval(**facts)
-    detectable = detectable_effect(lambda of: _half_width(variance, least, of), num, level)
+    detectable = None
+    if num_tests:
+        detectable = detectable_effect(
+            lambda of: _half_width(variance, least, of), num_tests, level
+        )
     low = max(mean - half, float(np.mean([row.low for row in rows])))
     high = min(mean + half, float(np.mean([row.high for row in rows])))
     # With one benchmark, one seed, and items that are right or wrong, there is an exact test.
@@ -220,18 +232,19 @@ def _interval(
 
 
 def detectable_effect(
-    half_width: Callable[[float], float], num: int, level: float = LEVEL
+    half_width: Callable[[float], float], num_tests: int, level: float = LEVEL
 ) -> float:
     """Returns the true mean that a share `POWER` of studies calls different from 0.
 
     Args:
       half_width: function from a level to half the width of the mean's interval.
-      num: number of means that are tested together.
-      level: level of the tests, over their number (Bonferroni).
+      num_tests: number of means that are tested together.
+      level: level of all tests, which each has over their number (Bonferroni): what is called at
+        that, Holm's correction calls whatever the others are.
     """
     # What is called lies beyond the first half width; a mean as far beyond that as the second is
     # called by all studies but those that err by more to one side.
-    return half_width(level / num) + half_width(2 * (1 - POWER))
+    return half_width(level / num_tests) + half_width(2 * (1 - POWER))
 
 
 def _half_width(variance: Variance, least: Variance, level: float) -> float:

@@ -54,6 +54,8 @@ def _means_caption(sections: list[Section]) -> str:
 
 
 def _caption(sections: list[Section]) -> str:
+    # A caption stands alone in a paper: what ± is and over how many draws, what retentions and
+    # differences are against, and what the marks mean; each only where the table has it.
     cells = [cell for section in sections for cell in section.cells if cell.expected]
     items = [cell.items for cell in cells if cell.items]
     pictures = [cell.pictures for cell in cells if cell.pictures]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from flows.report.items import Items
+from flows.report.cells import Score
+from flows.report.items import Items, is_percentage
 
 SCALE = 100.0
 """Upper end of the scale of scores; the lower one is 0."""
@@ -82,6 +83,16 @@ class PairedScores:
         if paired.is_binary or (is_percentage and within):
             paired = dataclasses.replace(paired, low=0.0, high=SCALE)
         return paired
+
+    @classmethod
+    def of_scores(cls, scores: Sequence[Score], training: str) -> "PairedScores":
+        """Returns one or more seeds' scores of a cell, with their items."""
+        return cls.of(
+            [score.score for score in scores],
+            [score.items for score in scores],
+            training,
+            is_percentage=is_percentage(scores[0].metric),
+        )
 
     def of_seeds(self, places: Sequence[int]) -> "PairedScores":
         """Returns the scores of the seeds at the given places."""

@@ -17,12 +17,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from flows.report.cells import Aggregate, Cell, Plan, Score, Section
-from flows.report.compare import paired_scores
+from flows.report.compare import CellPlace, CellRows, by_method, shared_rows
 from flows.report.interval import ScoreInterval, estimate_interval, estimate_intervals
 from flows.report.paired_scores import PairedScores
-
-_CellPlace = tuple[str, str, int]
-"""Benchmark, method and budget."""
 
 
 def paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:
@@ -35,27 +32,18 @@ def paired_retention(seeds: Mapping[int, Score], reference: Mapping[int, Score])
 
 
 def add_intervals(
-    sections: Sequence[Section], aggregates: Sequence[Aggregate], plan: Plan
+    sections: Sequence[Section], aggregates: Sequence[Aggregate], rows: CellRows, plan: Plan
 ) -> tuple[tuple[Section, ...], list[Aggregate]]:
     """Returns the sections with the intervals of their retentions, and the means with theirs.
 
     A mean over benchmarks has one of its scores and one of its retentions.
     """
-    scores = {
-        (section.benchmark, cell.method, cell.budget): paired_scores(
-            section.benchmark, cell.scores, plan
-        )
-        for section in sections
-        for cell in section.cells
-        if cell.scores
-    }
-    rows = dict(_retention_rows(sections, scores))
-    intervals: dict[_CellPlace, ScoreInterval] = {}
-    # Seeds of a method at a budget tell of each other's spread, whatever the benchmark.
-    for method, budget in dict.fromkeys(key[1:] for key in rows):
-        keys = [key for key in rows if key[1:] == (method, budget)]
-        of_keys, seeds = zip(*(rows[key] for key in keys), strict=True)
-        numbers = [[plan.pretraining_of[seed] for seed in of] for of in seeds]
+    retentions = dict(_retention_rows(sections, rows))
+    intervals: dict[CellPlace, ScoreInterval] = {}
+    pretraining_of = plan.pretraining_of
+    for keys in by_method(retentions):
+        of_keys, seeds = zip(*(retentions[key] for key in keys), strict=True)
+        numbers = [[pretraining_of[seed] for seed in of] for of in seeds]
         intervals.update(zip(keys, estimate_intervals(of_keys, numbers), strict=True))
 
     def with_interval(cell: Cell) -> Cell:
@@ -67,14 +55,14 @@ def add_intervals(
         for section in sections
     )
     # A mean has all seeds of each of its benchmarks; the reference may lack some.
-    full = {key: row for key, (row, seeds) in rows.items() if len(seeds) == len(plan.seeds)}
-    return tuple(found), [_with_intervals(entry, scores, full, plan) for entry in aggregates]
+    full = {key: row for key, (row, seeds) in retentions.items() if len(seeds) == len(plan.seeds)}
+    return tuple(found), [_with_intervals(entry, rows, full, plan) for entry in aggregates]
 
 
 def _with_intervals(
     entry: Aggregate,
-    scores: Mapping[_CellPlace, PairedScores],
-    retentions: Mapping[_CellPlace, PairedScores],
+    scores: CellRows,
+    retentions: CellRows,
     plan: Plan,
 ) -> Aggregate:
     """Returns a mean with its intervals; `retentions` are those over all seeds."""
@@ -91,8 +79,8 @@ def _with_intervals(
 
 
 def _retention_rows(
-    sections: Sequence[Section], scores: Mapping[_CellPlace, PairedScores]
-) -> Iterator[tuple[_CellPlace, tuple[PairedScores, list[int]]]]:
+    sections: Sequence[Section], rows: CellRows
+) -> Iterator[tuple[CellPlace, tuple[PairedScores, list[int]]]]:
     """Yields the row of each cell with a retention, and its seeds.
 
     The reference's own is 100, and has none. Nor has one over a single seed of several: an interval
@@ -102,23 +90,17 @@ def _retention_rows(
         if not section.has_reference:
             continue
         full = section.cell(section.reference, section.full_budget)
-        seeds = [score.seed for score in full.scores]
         for cell in section.cells:
-            own = [score.seed for score in cell.scores]
-            # Paired, like the retention itself: over the seeds that both have.
-            shared = [seed for seed in own if seed in seeds]
-            if cell is full or cell.retention is None or not shared:
+            if cell is full or cell.retention is None:
                 continue
-            if len(shared) == 1 < max(len(own), len(seeds)):
+            # Paired, like the retention itself, which is None without a common seed.
+            row, less, seeds = shared_rows(cell, full, rows)
+            if len(seeds) == 1 < max(len(cell.scores), len(full.scores)):
                 continue
-            key = section.benchmark, cell.method, cell.budget
-            row = scores[key].of_seeds([own.index(seed) for seed in shared])
-            less = scores[section.benchmark, full.method, full.budget].of_seeds(
-                [seeds.index(seed) for seed in shared]
-            )
             # A retention of 0 leaves the scores alone: `times` takes no factor of 0.
             errors = row.minus(less.times(cell.retention / 100)) if cell.retention else row
-            yield key, (errors.times(100 / float(less.values.mean())), shared)
+            key = cell.benchmark, cell.method, cell.budget
+            yield key, (errors.times(100 / float(less.values.mean())), seeds)
 
 
 def _ends(interval: ScoreInterval, retention: float | None) -> dict[str, float | None]:

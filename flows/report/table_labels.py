@@ -33,6 +33,8 @@ def label_report(report: Report, labels: TableLabels) -> Report:
       ValueError: if a label or the baseline is of nothing in the report, or two of one kind would
         read the same.
     """
+    # First every label is checked, so that a misspelt one changes nothing; then parts are sorted by
+    # their old names, which labels replace.
     names = {
         "methods": (labels.methods, [m for s in report.sections for m in s.methods]),
         "benchmarks": (labels.benchmarks, [s.benchmark for s in report.sections]),

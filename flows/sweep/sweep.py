@@ -25,7 +25,6 @@ from flows.report.cells import CellKey, Score
 from flows.report.comparable import comparable_scores
 from flows.report.decision import LEAST_SEEDS, Decision, decide_pair
 from flows.report.gather import read_cell
-from flows.report.items import is_percentage
 from flows.report.items_reader import ItemsReader
 from flows.report.paired_scores import PairedScores
 from flows.report.spread import LEVEL
@@ -337,16 +336,15 @@ class SweepRun:
         """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
             view = self.store.snapshot()
-            decisions: dict[tuple[Method, Method], Decision] = {}
-            left_out: Set[CellKey] = frozenset()
-            failed: dict[GraphNode, int] = {}
+            explanation, decisions = None, dict[tuple[Method, Method], Decision]()
             for config in self._growing_studies():
                 explanation = self.explain(config, view)
                 decisions = self.decisions(explanation)
-                failed = failures_by_node(self.store, explanation)
-                _, left_out = self._scores_of_table(explanation)
                 if _are_decided(decisions):
                     break
+            assert explanation is not None  # There is always a study of the least number of seeds.
+            failed = failures_by_node(self.store, explanation)
+            _, left_out = self._scores_of_table(explanation)
             verdicts = "; ".join(
                 _describe_decision(pair, decision, self.sweep.least_seeds)
                 for pair, decision in decisions.items()
@@ -444,7 +442,7 @@ class SweepRun:
 
         A cell whose score is stale has none yet: it is made again first.
         """
-        reader, recall = ItemsReader(), explanation.view.get_cached
+        recall = explanation.view.get_cached
         found: dict[CellKey, Score] = {}
         for key, step in explanation.graph.cells.items():
             artifact = explanation.steps[step].artifact
@@ -452,7 +450,7 @@ class SweepRun:
                 continue
             if artifact.key not in self._scores:  # Each is read once, over all looks.
                 self._scores[artifact.key] = read_cell(
-                    key, artifact, recall, reader, accepted=False
+                    key, artifact, recall, self._reader, accepted=False
                 )
             found[key] = self._scores[artifact.key]
         chosen, _ = comparable_scores([*found.values()])
@@ -473,16 +471,15 @@ class SweepRun:
             scores[CellKey(benchmark=row.name, method=method, budget=budget, seed=seed)]
             for seed in seeds
         ]
-        return PairedScores.of(
-            [score.score for score in chosen],
-            [score.items for score in chosen],
-            row.training,
-            is_percentage=is_percentage(chosen[0].metric),
-        )
+        return PairedScores.of_scores(chosen, row.training)
 
     @functools.cached_property
     def _scores(self) -> dict[str, Score]:
         return {}
+
+    @functools.cached_property
+    def _reader(self) -> ItemsReader:
+        return ItemsReader()  # One for all looks: scores of the same questions share their sources.
 
     def _growing_studies(self) -> Iterator[StudyConfig]:
         """Yields the study with one more seed each time, from its own number up to the bound.
@@ -825,7 +822,8 @@ def _comparison_text(
     )
 
 
-def _made_from(decision: Decision) -> str:
+def _draws_of_decision(decision: Decision) -> str:
+    """Returns what a decision was made from: "3 benchmarks, 17 seeds, 1 pretraining, 900 items"."""
     found = decision.found
     assert found is not None
     draws = draws_text(found.seeds, found.pretrainings, found.items, found.pictures)
@@ -842,15 +840,15 @@ def _describe_decision(pair: tuple[Method, Method], decision: Decision, least_se
         rare = 1 - LEVEL ** (1 / decision.num_seeds)
         verdict = (
             f"settled, but for what happens in fewer than {rare:.0%} of seeds, for seeds"
-            f"{' and pictures' * bool(decision.unseen)} like these: {_made_from(decision)}; wrong "
-            f"with a chance of at most {decision.error:.2%}"
+            f"{' and pictures' * bool(decision.unseen)} like these: "
+            f"{_draws_of_decision(decision)}; wrong with a chance of at most {decision.error:.2%}"
         )
     elif decision.num_seeds < least_seeds:
         verdict = f"open below least_seeds={least_seeds}"
     elif decision.hinges_on_unseen:
         verdict = (
             f"open: losses too rare to show on these pictures could make up {decision.unseen:.2f} "
-            f"({_made_from(decision)})"
+            f"({_draws_of_decision(decision)})"
         )
     return (
         f"{pair[0]} - {pair[1]}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] "

@@ -77,14 +77,18 @@ def test_a_difference_as_large_as_is_detectable_is_found_by_80_of_100_studies():
     """Thrice the same: drawn apart, seeds alone, one benchmark, of which nothing else is known."""
     rng = np.random.default_rng(3)
     rows = [PairedScores.of(rng.normal(0, 2, 4)) for _ in range(300)]
-    detectable = np.median([estimate_interval([row], [0] * 4).detectable for row in rows])
+    detectable = np.median(
+        [estimate_interval([row], [0] * 4, num_tests=1).detectable for row in rows]
+    )
     found = [
         estimate_interval([PairedScores.of(detectable + row.values)], [0] * 4).p <= 0.05
         for row in rows
     ]
     assert 0.7 < np.mean(found) < 0.9
     # Of three tests, a difference must be larger to stand in all tables.
-    one, of_three = (estimate_intervals(rows[:num], [[0] * 4] * num)[0] for num in (1, 3))
+    one, of_three = (
+        estimate_intervals(rows[:num], [[0] * 4] * num, num_tests=num)[0] for num in (1, 3)
+    )
     assert of_three.detectable > one.detectable
 
 
