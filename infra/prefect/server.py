@@ -61,7 +61,10 @@ _ANSWER_TIMEOUT = 10.0
 """Longest wait for the server that the user named to answer, before anything starts [s]."""
 _LOOK_EVERY = 1.0
 """Interval between two looks at whether the server is alive [s]."""
+_RESTART_AFTER = 10.0
+"""Wait after a start that failed in place of a server that died [s]."""
 _MAX_RESTARTS = 3
+"""Starts in place of a server that died, until the command goes on without one."""
 _CLIENT_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", HEADERS)
 """Variables that tell Prefect's client its server, and what to send to it."""
 
@@ -483,5 +486,7 @@ def _keep_running(
             return
         try:
             note = _start(store, host, port, note.auth, sidecar)
-        except (RuntimeError, OSError, ConfigError):
-            return
+        except (RuntimeError, OSError, ConfigError) as error:
+            # Often it passes: another program's connection had the port for some seconds, say.
+            print(f"parcel: the store's server died, its next start failed: {error}", file=sys.stderr)
+            time.sleep(_RESTART_AFTER)
