@@ -156,6 +156,7 @@ def _task_settings(
             "limit": of_run.get("limit") or ("none" if "limit" in of_run else None),
             **{name: results.get(name) for name in ("system_instruction", "fewshot_as_multiturn")},
             "evaluator": f"lmms-eval {version}" if version else None,
+            "model": of_run.get("model_args"),
         }
     )
 

@@ -19,7 +19,23 @@ _USUALLY_LOWER = re.compile(
 """Parts of the names of metrics of which lower is usually better."""
 
 _EVALUATOR = "evaluator"
-"""The evaluation system with its version: the one setting that two logs may differ in."""
+"""The evaluation system with its version, in which two logs may differ."""
+
+_MODEL = "model."
+"""Start of the names of a model's own options, in which two logs may differ, too."""
+
+_OF_ONE_MODEL = (
+    "pretrained",
+    "model",
+    "path",
+    "name",
+    "revision",
+    "device",
+    "batch",
+    "attn",
+    "dtype",
+)
+"""Parts of names of options that say which model it is and where it runs."""
 
 EXPECTED = (
     *("direction", "filter", "version", "few-shot", "generation"),
@@ -105,11 +121,13 @@ def stated_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if name == "generation" and isinstance(value, str):
+    if name in ("generation", "model") and isinstance(value, str):
         value = _parts(value)
     if isinstance(value, Mapping):
         for key, member in value.items():
             path = f"{name}.{key}".removeprefix(".")
+            if name == "model" and any(part in key.lower() for part in _OF_ONE_MODEL):
+                continue
             yield from _leaves(_NAMES.get(path, path), member)
     elif name in ("metric.higher_is_better", "metric.lower_is_better"):
         if isinstance(value, bool):
@@ -187,7 +205,7 @@ def check_settings(logs: Iterable[ItemLog]) -> None:
             )
         for name, value in _compared_settings(log).items():
             first, file = stated.setdefault(name, (value, log.file))
-            if value != first and name != _EVALUATOR:
+            if value != first and name != _EVALUATOR and not name.startswith(_MODEL):
                 raise difference_error(log.file, name, value, first, file)
         lower = log if may_be_lower_better(log.metric, log.settings) else lower
     if lower and "direction" not in stated:
@@ -223,11 +241,28 @@ def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
         evaluators = dict.fromkeys(str(log.settings.get(_EVALUATOR, "")) for log in logs)
         if len(names := [name for name in evaluators if name]) > 1:
             notes.append(f"Logs of {task} are of {' and '.join(names)}, which may score otherwise.")
+        if options := _other_options(logs):
+            notes.append(f"Models of {task} were asked with other options: {'; '.join(options)}.")
     return [
         f"Not stated by all logs of {', '.join(of)}, so nothing shows that they are the same: "
         f"{names}."
         for names, of in unstated.items()
     ] + notes
+
+
+def _other_options(logs: list[ItemLog]) -> list[str]:
+    """Returns the options of models that differ, as "max_frames_num 32 (m3), none (mqt)"."""
+    of_logs = [log for log in logs if log.budget == NO_BUDGET]
+    names = {name for log in of_logs for name in log.settings if name.startswith(_MODEL)}
+    texts = list[str]()
+    for name in sorted(names):
+        models = dict[str, list[str]]()
+        for log in of_logs:
+            models.setdefault(str(log.settings.get(name, "none")), []).append(log.model)
+        if len(models) > 1:
+            values = [f"{value:.40} ({', '.join(of)})" for value, of in models.items()]
+            texts.append(f"{name.removeprefix(_MODEL)} {', '.join(values)}")
+    return texts
 
 
 def _compared_settings(log: ItemLog) -> dict[str, Any]:
@@ -245,7 +280,8 @@ def _compared_settings(log: ItemLog) -> dict[str, Any]:
 def _unstated(logs: list[ItemLog]) -> list[str]:
     # Logs of our own have all that decides their scores in their store.
     stated = [_compared_settings(log) for log in logs if log.budget == NO_BUDGET]
-    names = dict.fromkeys((*EXPECTED, *(name for one in stated for name in one)))
+    own = (name for one in stated for name in one if not name.startswith(_MODEL))
+    names = dict.fromkeys((*EXPECTED, *own))
     missing = [
         name
         for name in names

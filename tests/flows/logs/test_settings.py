@@ -318,6 +318,22 @@ def test_several_versions_of_an_evaluator_are_noted(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize(
+    "form",
+    ["pretrained=o/{0},max_frames_num={1}", {"pretrained": "o/{0}", "max_frames_num": "{1}"}],
+)
+def test_options_of_models_that_differ_are_noted(tmp_path: Path, form: str | dict[str, str]):
+    def asked(model: str, frames: int) -> Change:
+        text = form if isinstance(form, str) else json.dumps(form)
+        text = text.replace("{0}", model).replace("{1}", str(frames))
+        return _put("config/model_args", text if isinstance(form, str) else json.loads(text))
+
+    for model, frames in (("a", 8), ("b", 8), ("c", 32)):
+        _lmms(tmp_path, model, asked(model, frames))
+        note = "chartqa were asked with other options: max_frames_num 8 (a, b), 32 (c)."
+        assert (note in show_logs([tmp_path], "md")) == (model == "c")
+
+
 @pytest.mark.parametrize("where", ["higher_is_better/chartqa/relaxed",
                                    "configs/chartqa/metric_list/0/higher_is_better"])  # fmt: skip
 @pytest.mark.parametrize("form", ["md", "latex", "comparisons"])
