@@ -2,10 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WrapValidator
 
 from flows.config.licences import StatedLicence
 from flows.config.references import metric_reference, reader_reference
@@ -24,6 +24,11 @@ USER_RECIPE = FinetuneRecipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10
 """Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
+
+
+def _null_or(value: Any, check: Callable[[Any], Any]) -> Any:
+    # A config may state null, which `normalise` replaces by the registry's recipe.
+    return value if value is None else check(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +63,7 @@ class TransferConfig:
       allow_train_on_eval: whether training on the scored splits is allowed.
     """
 
-    train: TrainConfig = TrainConfig()
+    train: Annotated[TrainConfig, WrapValidator(_null_or)] = TrainConfig()
     reader: str = ""
     path: str = ""
     prompt: str = ""

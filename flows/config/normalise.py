@@ -1,9 +1,8 @@
 """Fills in what a user's config leaves out, before it becomes a `StudyConfig`.
 
-The values of a file or a form are read into typed dictionaries in which a setting that is not
-stated is a key that is not there: only so can a default of the study, of the benchmark's recipe or
-of the base of Stage 2 be told from a value that the user chose. They list the settings that
-`normalise` reads or writes; all others pass through to the dataclasses, which check them.
+The values have the types of the config's fields already (`validation.partial_adapter`), and a
+setting that is not stated is a key that is not there: only so can a default of the study, of the
+benchmark's recipe or of the base of Stage 2 be told from a value that the user chose.
 
     stated                                     normalised
     model: {vision: {image_px: 448}}           model: {vision: {image_px: 448}}
@@ -12,29 +11,21 @@ of the base of Stage 2 be told from a value that the user chose. They list the s
                                                connector_files: {"mine:Ripple": /home/…/mine.py}
     transfers: {nlvr: {train: {epochs: 3}}}    transfers: {nlvr: {train: {epochs: 3,
                                                  batch_size: 256, peak_lr: …, …}}}
-    model: {text: gemma3-4b}                   model: {text: {family: gemma3, width: 2560, …},
+    model: {text: {family: gemma3-4b}}         model: {text: {family: gemma3, width: 2560, …},
                                                  attn_softcap: 0, final_softcap: 0}
-    steps: [./mine.py:Dedup]                   steps: [{step: /home/…/mine.py:Dedup}]
-    backbones: [paligemma2, siglip2+llama]     backbones: {paligemma2: {}, siglip2+llama: {model:
+    backbones: {siglip2+llama: {}}             backbones: {siglip2+llama: {model:
                                                  {vision: {…}, text: {…}}}}
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-from pydantic import BeforeValidator, ValidationError, with_config
+from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
-from typing_extensions import TypedDict
 
 from flows.config.backbone import AS_STUDY
 from flows.config.benchmark import recipe_of, trained_on, user_benchmark
-from flows.config.model_families import (
-    backbone_values,
-    check_backbone_name,
-    part_values,
-    with_backbone_parts,
-    with_family,
-)
+from flows.config.model_families import check_backbone_name, with_backbone_parts, with_family
 from flows.config.references import connector_reference
 from flows.config.stages import Stage2Config
 from flows.config.validation import config_adapter
@@ -47,160 +38,11 @@ from model.train.config import TrainConfig
 from pipelines.records.codes import EXTRA_TOKENS
 from pipelines.sources.registry import BENCHMARKS
 
-
-class ConnectorValues(TypedDict, total=False):
-    """What a config states of `ConnectorConfig`."""
-
-    kind: str
+Values = dict[str, Any]
+"""Plain values of a config; a key that is not there is a setting that is not stated."""
 
 
-class VisionValues(TypedDict, total=False):
-    """What a config states of `VisionConfig`."""
-
-    family: str
-    image_px: int
-
-
-class TextValues(TypedDict, total=False):
-    """What a config states of `TextConfig`."""
-
-    family: str
-    vocab_size: int
-
-
-class TokenizerValues(TypedDict, total=False):
-    """What a config states of `TokenizerConfig`."""
-
-    path: str | None
-    vocab_size: int
-
-
-class ModelValues(TypedDict, total=False):
-    """What a config states of `ModelConfig`; a tower or decoder may be just a name."""
-
-    vision: Annotated[VisionValues, BeforeValidator(part_values)]
-    text: Annotated[TextValues, BeforeValidator(part_values)]
-    connector: ConnectorValues
-
-
-class BackboneModelValues(TypedDict, total=False):
-    """Values of `BackboneModel` in a config; null takes the study's."""
-
-    vision: Annotated[VisionValues | None, BeforeValidator(part_values)]
-    text: Annotated[TextValues | None, BeforeValidator(part_values)]
-    connector: ConnectorValues | None
-
-
-class BackboneValues(TypedDict, total=False):
-    """What a config states of `BackboneConfig`."""
-
-    model: BackboneModelValues
-    tokenizer: TokenizerValues | None
-    start: str | dict[str, str] | None
-    connectors: dict[str, ConnectorValues]
-    train_budgets: dict[str, Any]
-    stage1: dict[str, Any] | str | None
-    intermediary: dict[str, Any] | str | None
-
-
-class PrepareValues(TypedDict, total=False):
-    """What a config states of `PrepareConfig`."""
-
-    image_px: int
-
-
-class SourceValues(TypedDict, total=False):
-    """What a config states of `SourceConfig`."""
-
-    prepare: PrepareValues | None
-
-
-class TransferValues(TypedDict, total=False):
-    """What a config states of `TransferConfig`; `train` has any fields of `TrainConfig`."""
-
-    reader: str
-    train: dict[str, Any] | None
-    eval_text_len: int | None
-    zero_shot: bool
-    prepare: PrepareValues | None
-
-
-class WatchValues(TypedDict, total=False):
-    """What a config states of `WatchedConfig`."""
-
-    sources: tuple[SourceValues, ...]
-
-
-class VariantValues(TypedDict, total=False):
-    """What a config states of `Variant`."""
-
-    of: str
-
-
-class ResolutionValues(TypedDict, total=False):
-    """What a config states of `ResolutionConfig` or `Stage2Config`."""
-
-    image_px: int
-    prepare: PrepareValues | None
-    sources: tuple[SourceValues, ...] | None
-    connectors: dict[str, ConnectorValues]
-    train_budgets: dict[str, Any]
-    transfers: dict[str, TransferValues | None] | None
-
-
-class StageValues(TypedDict, total=False):
-    """What a config states of `StageConfig`."""
-
-    methods: tuple[str, ...] | None
-    resolution: ResolutionValues | None
-
-
-def _backbones_by_name(value: Any) -> Any:
-    named = backbone_values(value)
-    if isinstance(named, list | tuple):
-        raise ValueError(f"backbones must be distinct names, or a mapping, got {named}.")
-    return named
-
-
-@with_config({"extra": "allow"})  # Also of all that is nested.
-class StudyValues(TypedDict, total=False):
-    """What a config states of `StudyConfig`."""
-
-    methods: tuple[str, ...]
-    variants: dict[str, VariantValues]
-    connectors: dict[str, ConnectorValues]
-    connector_files: dict[str, str]
-    train_budgets: dict[str, Any]
-    start: str | dict[str, str] | None
-    tokenizer: TokenizerValues
-    model: ModelValues
-    backbones: Annotated[dict[str, BackboneValues], BeforeValidator(_backbones_by_name)]
-    prepare: PrepareValues
-    sources: tuple[SourceValues, ...]
-    watch: WatchValues | None
-    stage1: dict[str, Any] | None
-    intermediary: dict[str, Any] | None
-    transfers: dict[str, TransferValues | None]
-    stage2: ResolutionValues | None
-    stages: tuple[StageValues, ...]
-    steps: tuple[str | dict[str, Any], ...]
-
-
-_Setting = TypeVar("_Setting")
-_ByMethod = TypeVar("_ByMethod", ResolutionValues, BackboneValues)
-_Owner = TypeVar("_Owner", SourceValues, TransferValues, ResolutionValues)
-
-
-def parse_study_values(values: Mapping[str, Any]) -> StudyValues:
-    """Returns a study's plain values with their types; they are copied, not modified.
-
-    Raises:
-      ValidationError: if a value that `normalise` reads is of another type.
-    """
-    return config_adapter(StudyValues).validate_python(values)
-
-
-def normalise(stated: StudyValues) -> StudyValues:
+def normalise(stated: Values) -> Values:
     """Returns a study's values with all that the user left out and that is no constant.
 
     The order matters:
@@ -252,23 +94,19 @@ def normalise(stated: StudyValues) -> StudyValues:
     px = ModelConfig().vision.image_px
     if "model" in values and "vision" in values["model"]:
         px = values["model"]["vision"].get("image_px", px)
-    values["prepare"] = _prepare_with_image_px(values.get("prepare", {}), px)
+    values["prepare"] = {"image_px": px, **values.get("prepare", {})}
     if "sources" in values:
         values["sources"] = tuple(_with_image_px(source, px) for source in values["sources"])
     if watch := values.get("watch"):
         sources = tuple(_with_image_px(source, px) for source in watch.get("sources", ()))
         values["watch"] = {**watch, "sources": sources}
     values["transfers"] = _with_recipes(transfers, px, ("transfers",))
-    if "steps" in values:
-        values["steps"] = tuple(
-            {"step": step} if isinstance(step, str) else step for step in values["steps"]
-        )
     return values
 
 
-def _with_families(stated: ModelValues, tokenizer: TokenizerValues) -> ModelValues:
+def _with_families(stated: Values, tokenizer: Values) -> Values:
     """Returns a model's values with those that the families of its parts decide."""
-    model: Any = {**stated}
+    model = {**stated}
     if "vision" in stated:
         model["vision"] = with_family("vision", stated["vision"])
     if "family" not in (text := stated.get("text", {})):
@@ -281,7 +119,7 @@ def _with_families(stated: ModelValues, tokenizer: TokenizerValues) -> ModelValu
     return model
 
 
-def _trained_rows(tokenizer: TokenizerValues) -> int | None:
+def _trained_rows(tokenizer: Values) -> int | None:
     """Returns the rows of a decoder with a tokenizer that is trained here; None with another.
 
     A tokenizer of one's own is that of the published size; one that is trained here has as many
@@ -292,7 +130,7 @@ def _trained_rows(tokenizer: TokenizerValues) -> int | None:
     return tokenizer.get("vocab_size", TokenizerConfig.vocab_size) + len(EXTRA_TOKENS)
 
 
-def _normalised_backbone(name: str, stated: BackboneValues, study: StudyValues) -> BackboneValues:
+def _normalised_backbone(name: str, stated: Values, study: Values) -> Values:
     """Returns the values of a backbone, its model and its stages laid over the study's.
 
     Args:
@@ -301,10 +139,10 @@ def _normalised_backbone(name: str, stated: BackboneValues, study: StudyValues) 
       study: the study's values, of which `model` is as stated.
     """
     # A run's record has every field, also those that are as in the study.
-    values: Any = {
+    values: Values = {
         key: value
         for key, value in stated.items()
-        if value not in (AS_STUDY, {}, ())
+        if value not in (AS_STUDY, {})
         and not (value is None and key not in ("start", "stage1", "intermediary"))
     }
     model = {key: value for key, value in values.get("model", {}).items() if value is not None}
@@ -323,10 +161,8 @@ def _normalised_backbone(name: str, stated: BackboneValues, study: StudyValues) 
 
 
 def _normalised_resolution(
-    resolution: ResolutionValues,
-    base: Mapping[str, TransferValues | None],
-    field: tuple[str | int, ...],
-) -> ResolutionValues:
+    resolution: Values, base: Values, field: tuple[str | int, ...]
+) -> Values:
     """Returns the values of Stage 2, or of a stage at another resolution.
 
     Args:
@@ -343,7 +179,7 @@ def _normalised_resolution(
     return values
 
 
-def _resolve_connectors(stated: StudyValues) -> StudyValues:
+def _resolve_connectors(stated: Values) -> Values:
     """Returns a study's values with methods named as steps name connectors.
 
     The file of each user's class is recorded in `connector_files`, so that another process can
@@ -389,29 +225,21 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
         for method, connector in (resolution or {}).get("connectors", {}).items():
             _check_connector_kind(f"{field}.connectors.{method}", connector)
 
-    def by_method(field: str, settings: Mapping[str, _Setting]) -> dict[str, _Setting]:
-        return {resolved_name(field, method): setting for method, setting in settings.items()}
+    def with_names(field: str, owner: Values) -> Values:
+        # The study, or a block of it, whose settings by method may be of one's own classes.
+        named = {
+            key: {resolved_name(f"{field}{key}", m): setting for m, setting in owner[key].items()}
+            for key in ("connectors", "train_budgets", "start")
+            if isinstance(owner.get(key), dict)
+        }
+        return {**owner, **named}
 
-    def with_names(field: str, owner: _ByMethod) -> _ByMethod:
-        named = owner.copy()
-        if "connectors" in named:
-            named["connectors"] = by_method(f"{field}.connectors", named["connectors"])
-        if "train_budgets" in named:
-            named["train_budgets"] = by_method(f"{field}.train_budgets", named["train_budgets"])
-        return named
-
-    def backbone_with_names(field: str, backbone: BackboneValues) -> BackboneValues:
-        named = with_names(field, backbone)
-        if isinstance(start := named.get("start"), dict):
-            named["start"] = by_method(f"{field}.start", start)
-        return named
-
-    def stage_with_names(field: str, stage: StageValues) -> StageValues:
+    def stage_with_names(field: str, stage: Values) -> Values:
         named = stage.copy()
         if methods := stage.get("methods"):
             named["methods"] = tuple(resolved_name(f"{field}.methods", m) for m in methods)
         if (resolution := stage.get("resolution")) is not None:
-            named["resolution"] = with_names(f"{field}.resolution", resolution)
+            named["resolution"] = with_names(f"{field}.resolution.", resolution)
         return named
 
     values = stated.copy()
@@ -419,12 +247,7 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
     if "methods" in stated:
         methods = enumerate(stated["methods"])
         values["methods"] = tuple(resolved_name(f"methods.{i}", method) for i, method in methods)
-    if "connectors" in stated:
-        values["connectors"] = by_method("connectors", stated["connectors"])
-    if "train_budgets" in stated:
-        values["train_budgets"] = by_method("train_budgets", stated["train_budgets"])
-    if isinstance(start := stated.get("start"), dict):
-        values["start"] = by_method("start", start)
+    values = with_names("", values)
     for name, variant in variants.items():
         if "of" in variant:
             of = resolved_name(f"variants.{name}.of", variant["of"])
@@ -435,10 +258,10 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
         )
     # A resolution has no methods of its own, but settings by method, as the study has.
     if stage2 is not None:
-        values["stage2"] = with_names("stage2", stage2)
+        values["stage2"] = with_names("stage2.", stage2)
     if "backbones" in stated:
         values["backbones"] = {
-            name: backbone_with_names(f"backbones.{name}", backbone)
+            name: with_names(f"backbones.{name}.", backbone)
             for name, backbone in stated["backbones"].items()
         }
     if files:
@@ -446,7 +269,7 @@ def _resolve_connectors(stated: StudyValues) -> StudyValues:
     return values
 
 
-def _check_connector_kind(field: str, connector: ConnectorValues) -> None:
+def _check_connector_kind(field: str, connector: Values) -> None:
     """Refuses a class where `kind` is stated: reading the config would import it."""
     if (kind := connector.get("kind", "vanilla")) not in KINDS:
         raise ValueError(
@@ -455,9 +278,7 @@ def _check_connector_kind(field: str, connector: ConnectorValues) -> None:
         )
 
 
-def _merge_transfers(
-    base: Mapping[str, TransferValues | None], changes: Mapping[str, TransferValues | None]
-) -> dict[str, TransferValues | None]:
+def _merge_transfers(base: Values, changes: Values) -> Values:
     """Returns the study's transfers with Stage 2's changes; images are prepared at its own size."""
     transfers: dict[str, Any] = {}
     for name, transfer in base.items():
@@ -482,22 +303,14 @@ def _merge_values(base: Any, changes: Any) -> Any:
     return merged
 
 
-def _with_image_px(owner: _Owner, px: int) -> _Owner:
+def _with_image_px(owner: Values, px: int) -> Values:
     """Returns a source, transfer or Stage 2 with the image size in a `prepare` it states."""
     if (prepare := owner.get("prepare")) is None:
         return owner  # It takes the study's.
-    owner = owner.copy()
-    owner["prepare"] = _prepare_with_image_px(prepare, px)
-    return owner
+    return {**owner, "prepare": {"image_px": px, **prepare}}
 
 
-def _prepare_with_image_px(prepare: PrepareValues, px: int) -> PrepareValues:
-    return {"image_px": px, **prepare}
-
-
-def _with_recipes(
-    transfers: Mapping[str, TransferValues | None], px: int, field: tuple[str | int, ...]
-) -> dict[str, TransferValues | None]:
+def _with_recipes(transfers: Values, px: int, field: tuple[str | int, ...]) -> Values:
     """Returns transfers with the registry's recipes for images of a size, and with that size.
 
     A zero-shot benchmark takes its parent's recipe, with whose checkpoints it is scored.
@@ -516,12 +329,8 @@ def _with_recipes(
 
 
 def _with_recipe(
-    name: str,
-    transfer: TransferValues,
-    transfers: Mapping[str, TransferValues | None],
-    px: int,
-    field: tuple[str | int, ...],
-) -> TransferValues:
+    name: str, transfer: Values, transfers: Values, px: int, field: tuple[str | int, ...]
+) -> Values:
     if name not in BENCHMARKS and not transfer.get("reader"):
         return transfer  # There is no such benchmark, which `check_transfer` reports.
     benchmark = BENCHMARKS.get(name) or user_benchmark(name)
@@ -538,7 +347,7 @@ def _with_recipe(
         raise ValidationError.from_exception_data("StudyConfig", [error])
     if "total_steps" in train:
         recipe.pop("epochs", None)  # It would take precedence over the user's `total_steps`.
-    filled: TransferValues = {**transfer, "train": {**recipe, **train}}
+    filled = {**transfer, "train": {**recipe, **train}}
     # What has neither a training split nor a parent can only be scored as the stages end.
     if not (benchmark.parent or benchmark.final_split):
         filled = {"zero_shot": True, **filled}

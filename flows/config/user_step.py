@@ -1,9 +1,10 @@
 """Steps of the user's own in a config: their classes and settings."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
+from pydantic import BeforeValidator
 
 from flows.config.references import step_reference
 from flows.config.validation import first_problem
@@ -23,6 +24,14 @@ class UserStep:
 
     step: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _step_of_name(value: Any) -> Any:
+    return {"step": value} if isinstance(value, str) else value
+
+
+StatedStep = Annotated[UserStep, BeforeValidator(_step_of_name)]
+"""A step, which a config may state as its class alone."""
 
 
 def load_user_step(field: str, entry: UserStep) -> tuple[str, Any]:

@@ -4,11 +4,12 @@ import dataclasses
 import difflib
 import functools
 import math
+import operator
 import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from infra.errors import did_you_mean
 from infra.strict_adapter import strict_adapter
@@ -23,6 +24,47 @@ _COUNTS = ("total", "num")
 def config_adapter(kind: type[Any]) -> Any:
     """Returns pydantic's `TypeAdapter` of a dataclass; booleans are no numbers for it."""
     return strict_adapter(kind)  # Cached: making a study's takes 0.1 s.
+
+
+@functools.cache
+def partial_adapter(kind: type[Any]) -> Any:
+    """Returns pydantic's `TypeAdapter` of what is stated of a dataclass, with its keys and types.
+
+    The values stay plain: fields that are left out are not filled in, and no dataclass is made, so
+    what these check as they are made is still to be checked.
+
+        StageConfig, {name: own, train: {epochs: "3"}}   ─▶   {name: "own", train: {epochs: 3.0}}
+    """
+    return strict_adapter(_partial(kind))
+
+
+def _partial(kind: Any) -> Any:
+    """Returns a type, with a mapping of some of its fields in the place of each dataclass in it."""
+    if dataclasses.is_dataclass(kind):
+        return _partial_dataclass(kind)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (None, typing.Literal):
+        return kind
+    if origin is Annotated:
+        return Annotated[_partial(args[0]), *args[1:]]
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_partial, args))
+    if origin is dict:  # Of any names: what refuses one later knows the nearest.
+        return dict[str, _partial(args[1])]
+    return origin[tuple(map(_partial, args))]
+
+
+@functools.cache  # One type for each, of which pydantic makes one validator.
+def _partial_dataclass(kind: Any) -> Any:
+    from typing_extensions import TypedDict  # Here: most commands read no config.
+
+    typed_dict: Any = TypedDict  # Its static type wants the fields written out.
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fields = {field.name: _partial(hints[field.name]) for field in dataclasses.fields(kind)}
+    # Of the same name: errors in a value of several types have it on their path.
+    partial = typed_dict(kind.__name__, fields, total=False)
+    partial.__pydantic_config__ = {"extra": "forbid"}
+    return partial
 
 
 def first_problem(error: Any, kind: type[Any]) -> str:

@@ -5,12 +5,14 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from flows.config.backbone import BackboneConfig
-from flows.config.normalise import normalise, parse_study_values
+from flows.config.model_families import with_part_values
+from flows.config.normalise import normalise
 from flows.config.references import offered_connectors
-from flows.config.user_step import UserStep, load_user_step
+from flows.config.user_step import StatedStep, load_user_step
+from flows.config.validation import partial_adapter
 from flows.report.cell_text import drawn_budgets_text
 from flows.study.resolve import resolve_study
 from flows.study.settings import StudySettings
@@ -18,6 +20,13 @@ from flows.study.view import StudyView
 from flows.study.view_checks import check_names
 
 BackboneName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+_-]*$", max_length=60)]
+
+
+def _refuse_list(value: Any) -> Any:
+    # One of distinct names is a mapping by now, by `with_part_values`.
+    if isinstance(value, list | tuple):
+        raise ValueError(f"backbones must be distinct names, or a mapping, got {value}.")
+    return value
 
 
 def offer_connectors(schema: dict[str, Any]) -> None:
@@ -42,8 +51,10 @@ class StudyConfig(StudySettings):
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
-    backbones: dict[BackboneName, BackboneConfig] = dataclasses.field(default_factory=dict)
-    steps: tuple[UserStep, ...] = ()
+    backbones: Annotated[dict[BackboneName, BackboneConfig], BeforeValidator(_refuse_list)] = (
+        dataclasses.field(default_factory=dict)
+    )
+    steps: tuple[StatedStep, ...] = ()
     paper: bool = False
     statements: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
@@ -54,7 +65,9 @@ class StudyConfig(StudySettings):
             return values
         # The record of a run, and what is sent to another process, has them from when it was read.
         statements = values.get("statements") or dict(values)
-        return {**normalise(parse_study_values(values)), "statements": statements}
+        # Before anything is constructed: a `kind` that is read as a connector's would be imported.
+        stated = partial_adapter(cls).validate_python(with_part_values(dict(values)))
+        return {**normalise(stated), "statements": statements}
 
     def __post_init__(self) -> None:
         # Of the study first, whose errors name no backbone. All else is checked view by view.

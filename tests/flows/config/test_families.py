@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from flows.config.model_families import with_pair
-from flows.config.normalise import normalise, parse_study_values
+from flows.config.normalise import normalise
+from flows.config.validation import partial_adapter
 from flows.study.load import apply_overrides, check_config, load
+from flows.study.study import StudyConfig
 from infra.errors import ConfigError
 from infra.store.births import with_births
 from infra.store.digest import canonical_json
@@ -129,7 +131,7 @@ def test_what_is_recorded_has_every_value():
     assert recorded["model"]["text"]["rope_scaling"]["factor"] == 8.0
     again = apply_overrides(recorded, [], source="the record")
     assert (again, again.statements) == (study, study.statements)
-    once = normalise(parse_study_values(recorded))
+    once = normalise(partial_adapter(StudyConfig).validate_python(recorded))
     assert normalise(once) == once
 
 
