@@ -38,9 +38,9 @@ from pipelines.prepare.listing import (
 from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
 from pipelines.records.licence import NO_LICENCE, Licence
-from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.slicing import slice_bounds
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.slicing import slice_bounds
 from pipelines.video.client import VideoChild
 
 SAMPLE_SEED = 0
@@ -127,7 +127,7 @@ def estimate_dataset(
       scratch: a folder on this machine with room for the files unpacked from the units.
       count: inputs to prepare; all inputs of a drawn picture are taken, so it may be a few more.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      features: field -> feature of an Example; see `pipelines.sources.reading.corpus.FEATURES`.
       licence: licence of the source, for the records whose rows state none.
       licences: which licences are allowed; None allows all.
 

@@ -26,7 +26,7 @@ from pipelines.prepare import job
 from pipelines.prepare.run import PrepareConfig, make_dataset, prepare_dataset
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
-from pipelines.sources.spec import SourceSpec
+from pipelines.sources.reading.spec import SourceSpec
 from tests.processes import command_line
 from tests.slices import day_slice
 

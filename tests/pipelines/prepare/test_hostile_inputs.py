@@ -24,10 +24,10 @@ from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import BadInput, Reject
-from pipelines.sources import item, media_reader
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Media
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading import item, media_reader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Media
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.sources.registry import source_spec
 from pipelines.sources.web import images as web
 from pipelines.sources.web import tables as web_tables

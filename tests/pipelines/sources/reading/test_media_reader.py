@@ -9,9 +9,9 @@ import pytest
 
 from infra.store.raw_path import raw_path
 from pipelines.records.schema import BadInput
-from pipelines.sources import media_reader
-from pipelines.sources.item import Item, Media
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading import media_reader
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.media_reader import MediaReader
 from tests.gcs.objects import Content
 
 DATA = bytes(range(256)) * 40
