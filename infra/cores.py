@@ -20,12 +20,16 @@ def num_cores() -> int:
     return int(given) if given.isdigit() and int(given) else machine_cores()
 
 
-def machine_cores() -> int:
-    """Returns the number of cores that the system lets the process use, within its container."""
+def machine_cores(cgroup: Path = _CGROUP) -> int:
+    """Returns the number of cores that the system lets the process use, within its container.
+
+    Args:
+      cgroup: folder with the limits of the container.
+    """
     num = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         num = len(os.sched_getaffinity(0))
-    return min(num, _quota(_CGROUP) or num)
+    return min(num, _quota(cgroup) or num)
 
 
 def _quota(folder: Path) -> int | None:

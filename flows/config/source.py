@@ -5,7 +5,7 @@ import dataclasses
 from flows.config.licences import StatedLicence
 from pipelines.prepare.config import PrepareConfig
 from pipelines.records.licence import Licence
-from pipelines.sources.corpus import check_features
+from pipelines.sources.reading.corpus import check_features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from pipelines.records.licence import Licence
 from pipelines.records.nearest import with_nearest
 from pipelines.records.tf_check import check_with_tf_data
 from pipelines.sources.check import check_benchmarks
-from pipelines.sources.corpus import parse_features
+from pipelines.sources.reading.corpus import parse_features
 from pipelines.sources.registry import source_spec
 
 

@@ -16,8 +16,6 @@ _ASK_EVERY = 5.0
 _LOAD = 5.0
 """Least age from which they are read again, in times that the last reading took: what a schedule
 would run is found by looking all its steps up."""
-_PATIENCE = 2.0
-"""Longest wait of a page for facts that are being read [s]; then it shows the last ones."""
 
 
 def sidecar_of(store: Store) -> Sidecar:
@@ -40,9 +38,14 @@ def server_pages(uri: str) -> Starlette:
 
 
 class _NewestFacts:
-    """What this process's server knows, read in a thread: a page waits for it for a moment only."""
+    """What this process's server knows, read in a thread: a page waits for it for a moment only.
 
-    def __init__(self) -> None:
+    Args:
+      patience: longest wait of a page for facts that are being read [s]; then it shows the last.
+    """
+
+    def __init__(self, patience: float = 2.0) -> None:
+        self._patience = patience
         self._facts: ServerFacts | None = None
         self._read_at = self._asked_at = float("-inf")
         self._took = 0.0
@@ -57,7 +60,7 @@ class _NewestFacts:
         if self._asking.acquire(blocking=False):
             self._is_read.clear()
             threading.Thread(target=self._ask, daemon=True).start()
-        self._is_read.wait(_PATIENCE)
+        self._is_read.wait(self._patience)
         return self._dated()
 
     def _dated(self) -> ServerFacts | None:

@@ -16,8 +16,6 @@ from infra.prefect.watch import Watch, runs_in
 from infra.ray.jobs import JobServer
 from infra.store.store import Store
 
-_LOOK_EVERY = 5.0
-"""Interval between two looks at the runs [s]."""
 _RECORDS_EVERY = 30.0
 """Longest time between two looks at the records of all runs [s]."""
 
@@ -37,12 +35,15 @@ def watch_runs(store: Store, write_line: Callable[[str], None]) -> None:
     settle_runs_forever(store, write_line)
 
 
-def settle_runs_forever(store: Store, write_line: Callable[[str], None]) -> None:
+def settle_runs_forever(
+    store: Store, write_line: Callable[[str], None], look_every: float = 5.0
+) -> None:
     """Settles every run that was killed, on this machine or elsewhere; never returns.
 
     Args:
       store: store in which the runs hold their leases.
       write_line: called with a line whenever the state of a run is set, or a look fails.
+      look_every: interval between two looks at the runs [s].
     """
     looks, written = _Looks(store), frozenset[str]()
     while True:
@@ -52,7 +53,7 @@ def settle_runs_forever(store: Store, write_line: Callable[[str], None]) -> None
             if line not in written:
                 write_line(line)
         written = frozenset(lines)
-        time.sleep(_LOOK_EVERY)
+        time.sleep(look_every)
 
 
 class _Looks:

@@ -60,8 +60,6 @@ _MAX_SIDES = 6
 """Most cells, methods or runs that are compared on one page."""
 _REJECTS = 20
 """Number of rejects of one kind that a dataset's page names; the others are counted."""
-_CELLS = 1_000
-"""Most cells in the tables of one page of results, but for a benchmark that has more."""
 _NAMED = 200
 """Largest number of inputs listed on an artifact's page, and of users."""
 
@@ -85,6 +83,7 @@ class Site:
       link: function from a page to its address.
       prefect: path of Prefect's own pages, for example "/v2"; None without a server.
       page_size: number of items on one page of a list.
+      max_cells: most cells in the tables of one page of results, but for a benchmark that has more.
       is_folder: whether the pages are files without a server: choices are then links, not forms.
       overview: reader of the facts of the start page; None makes one that knows no server.
     """
@@ -96,13 +95,14 @@ class Site:
         *,
         prefect: str | None = None,
         page_size: int = 24,
+        max_cells: int = 1_000,
         is_folder: bool = False,
         overview: OverviewReader | None = None,
     ) -> None:
         self._store = store
         self._overview = overview or OverviewReader(store)
         self._losses = LossReader(store)
-        self._page_size = page_size
+        self._page_size, self._max_cells = page_size, max_cells
         self._is_folder = is_folder
         self.uses = UsageIndex(store)
         self._cards = Cards(store)
@@ -250,7 +250,7 @@ class Site:
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         # What is over all benchmarks stands on the first page, before its benchmarks.
-        pages = _in_pages(study.report.sections)
+        pages = _in_pages(study.report.sections, self._max_cells)
         number = min(_list_number(page), len(pages))
         blocks = overall_blocks(study.report) if number == 1 else []
         filled = [s for s in study.report.sections if any(cell.scores for cell in s.cells)]
@@ -530,13 +530,13 @@ def _list_number(page: Page, name: str = "page") -> int:
     return max(int(page.get(name) or 1), 1)
 
 
-def _in_pages(sections: Sequence[Section]) -> list[list[Section]]:
+def _in_pages(sections: Sequence[Section], max_cells: int) -> list[list[Section]]:
     """Returns the benchmarks of each page of results: at least one, in their order."""
     pages: list[list[Section]] = [[]]
     num_cells = 0
     for section in sections:
         num_cells += len(section.cells)
-        if pages[-1] and num_cells > _CELLS:
+        if pages[-1] and num_cells > max_cells:
             pages.append([])
             num_cells = len(section.cells)
         pages[-1].append(section)

@@ -6,8 +6,8 @@ from flows.config.benchmark import benchmark_of, train_data
 from flows.study.view import StudyView
 from pipelines.benchmarks.row import Benchmark
 from pipelines.prepare.config import PrepareConfig
+from pipelines.sources.reading.slicing import parse_slice, slice_bounds
 from pipelines.sources.registry import BENCHMARKS
-from pipelines.sources.slicing import parse_slice, slice_bounds
 
 
 def num_examples(benchmark: Benchmark, split: str) -> int:

@@ -6,8 +6,8 @@ from flows.config.benchmark import TransferConfig, eval_rows_of, source_of, trai
 from flows.config.references import corpus_reference
 from flows.config.source import SourceConfig
 from pipelines.hygiene.screen import HygieneConfig
+from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.registry import source_spec
-from pipelines.sources.spec import SourceSpec
 
 
 def check_held_out(

@@ -10,9 +10,9 @@ from infra.errors import ConfigError
 from infra.store.raw_path import raw_path
 from model.eval.scorer import Scorer
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.sources.registry import BENCHMARKS, source_spec
 
 _ROWS = 1000

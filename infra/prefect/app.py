@@ -62,10 +62,6 @@ _MAX_BODY = 16 * 2**20
 
 _MAX_MESSAGE = 2 * 2**20
 """Largest message on a socket [bytes]: Prefect's events have at most 1.5 MB."""
-_MAX_UNPROVEN = 32
-"""Most sockets at a time that have not yet sent their first message, which has the auth string."""
-_FIRST_MESSAGE_TIMEOUT = 10.0
-"""Longest wait for that message [s]; Prefect's clients send it at once."""
 
 _FRAMES = (b"content-security-policy", b"frame-ancestors 'self'")
 """Header of every page: no other site can show it in a frame, under a button of its own."""
@@ -124,11 +120,23 @@ class Login:
       app: application that answers the authorised requests.
       auth: the auth string, "name:password".
       hint: sentence for people who are refused: where they find the string.
+      max_unproven: most sockets at a time that have not yet sent their first message, which has the
+        auth string.
+      first_message_timeout: longest wait for that message [s]; Prefect's clients send it at once.
     """
 
-    def __init__(self, app: ASGIApp, auth: str, hint: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        auth: str,
+        hint: str,
+        *,
+        max_unproven: int = 32,
+        first_message_timeout: float = 10.0,
+    ) -> None:
         self._app, self._hint = app, hint
-        self._unproven = 0
+        self._unproven, self._max_unproven = 0, max_unproven
+        self._first_message_timeout = first_message_timeout
         self._basic = f"Basic {base64.b64encode(auth.encode()).decode()}".encode()
         self._auth, self._token = auth.encode(), token_of(auth)
         # Cookies do not tell the ports of a host apart: servers of other stores have other names.
@@ -144,7 +152,7 @@ class Login:
             if is_known:
                 await self._app(scope, receive, send)
             # Prefect's clients send the string in their first message, and Prefect checks it.
-            elif "prefect" in scope.get("subprotocols", ()) and self._unproven < _MAX_UNPROVEN:
+            elif "prefect" in scope.get("subprotocols", ()) and self._unproven < self._max_unproven:
                 await self._await_string(scope, receive, send)
             else:
                 await receive()
@@ -174,7 +182,7 @@ class Login:
             if not is_unproven:
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), _FIRST_MESSAGE_TIMEOUT)
+                message = await asyncio.wait_for(receive(), self._first_message_timeout)
             except TimeoutError:
                 return {"type": "websocket.disconnect", "code": 1008}
             if message["type"] != "websocket.connect":

@@ -18,14 +18,16 @@ R = TypeVar("R")
 
 DEADLINE = 20.0
 """Longest wait for a call to the UI [s]; the call itself goes on in a thread of its own."""
-_HEALTH_TIMEOUT = 5.0
+HEALTH_TIMEOUT = 5.0
 """Longest wait for the server to say that it is well [s]."""
 _LOOK_EVERY = 5.0
 """Interval between two checks whether the server answers [s]."""
 
 _lock = threading.Lock()
-_last_look = (float("-inf"), True)
-_warned = False
+_last_look = ("", float("-inf"), True)
+"""The server that was looked at last [URI], when, and whether it answered."""
+_warned: set[str] = set()
+"""Servers of which the terminal has a line."""
 
 
 def best_effort(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -60,15 +62,15 @@ def best_effort(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | 
 
 @contextlib.contextmanager
 def warn_only() -> Iterator[None]:
-    """Has an error within end there, with a line on the terminal for the first of them."""
-    global _warned
+    """Has an error within end there, with a line on the terminal for the first of each server."""
     try:
         yield
     except Exception as error:
+        server = os.environ.get("PREFECT_API_URL", "")
         with _lock:
-            if _warned:
+            if server in _warned:
                 return
-            _warned = True
+            _warned.add(server)
         why = one_line_message(error)
         print(f"parcel: the UI could not be updated ({why}); the work continues.", file=sys.stderr)
 
@@ -80,15 +82,16 @@ def server_answers() -> bool:
     if not url:
         return True  # The user's Prefect profile may name a server.
     with _lock:
-        if time.monotonic() - _last_look[0] > _LOOK_EVERY:
-            answers = is_healthy(url, _HEALTH_TIMEOUT)
-            _last_look = (time.monotonic(), answers)
-        return _last_look[1]
+        server, looked_at, answers = _last_look
+        if server != url or time.monotonic() - looked_at > _LOOK_EVERY:
+            answers = is_healthy(url, HEALTH_TIMEOUT)
+            _last_look = (url, time.monotonic(), answers)
+        return answers
 
 
 def is_server_away() -> bool:
     """Returns whether the server did not answer when it was last looked at."""
-    return not _last_look[1]
+    return not _last_look[2]
 
 
 def is_healthy(api: str, timeout: float) -> bool:

@@ -58,8 +58,6 @@ _ENDINGS: dict[StateType, Ending] = {
     StateType.CRASHED: "crashed",
 }
 _LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
-_PROGRESS_EVERY = 20.0
-"""Interval between two looks for progress of one run [s]."""
 
 
 class Watch:
@@ -67,10 +65,11 @@ class Watch:
 
     Args:
       store: store in which the runs hold their leases.
+      progress_every: interval between two looks for progress of one run [s].
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, progress_every: float = 20.0) -> None:
+        self._store, self._progress_every = store, progress_every
         self._renewals: dict[str, tuple[bytes, float]] = {}
         self._unleased_since: dict[uuid.UUID, float] = {}
         self._progress: dict[uuid.UUID, tuple[float, datetime.datetime]] = {}
@@ -166,7 +165,7 @@ class Watch:
 
     def _report_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
         looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))
-        if time.monotonic() - looked < _PROGRESS_EVERY:
+        if time.monotonic() - looked < self._progress_every:
             return
         newest = max([last, *_changes(client, run)])
         self._progress[run.id] = (time.monotonic(), newest)

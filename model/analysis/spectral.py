@@ -14,8 +14,6 @@ from jaxtyping import Float, Int
 EPSILON = 1e-15
 """Keeps the normalizations finite. Source: PARCEL, appendix "Spectral Analysis Protocol"."""
 
-_CHUNK = 1 << 22  # Complex numbers transformed at a time: 64 MiB.
-
 
 def remove_dc(grid: Float[np.ndarray, "*B H W C"]) -> Float[np.ndarray, "*B H W C"]:
     """Returns the grid minus each channel's spatial mean, in float64."""
@@ -86,7 +84,10 @@ def concentration(mean_power: Float[np.ndarray, "*B R"]) -> Float[np.ndarray, "*
 
 
 def attended_power_spectrum(
-    features: Float[np.ndarray, "H W C"], weights: Float[np.ndarray, "Q P"]
+    features: Float[np.ndarray, "H W C"],
+    weights: Float[np.ndarray, "Q P"],
+    *,
+    chunk_size: int = 1 << 22,
 ) -> Float[np.ndarray, "H W"]:
     """Returns the power spectrum of the features as a query weighs them, averaged over queries.
 
@@ -97,6 +98,7 @@ def attended_power_spectrum(
     Args:
       features: features of the vision tower, on their grid.
       weights: softmax weights of each query, averaged over heads; P = H * W, row by row.
+      chunk_size: complex numbers transformed at a time; the default takes 64 MiB.
     """
     height, width, channels = features.shape
     features = np.asarray(features, np.float64)
@@ -104,7 +106,7 @@ def attended_power_spectrum(
     maps = maps / (maps.mean(axis=(1, 2), keepdims=True) + EPSILON)
     # A spectrum for each of Q queries and C channels is too much to hold; a few queries are
     # transformed at a time, and only their sum is kept.
-    chunk = max(1, _CHUNK // (height * width * channels))
+    chunk = max(1, chunk_size // (height * width * channels))
     total = np.zeros((height, width))
     for start in range(0, len(maps), chunk):
         weighted = features[None] * maps[start : start + chunk, :, :, None]

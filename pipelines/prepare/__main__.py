@@ -12,7 +12,7 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import group_omissions, omission_lines
-from pipelines.sources.corpus import WEB_TASKS, parse_features
+from pipelines.sources.reading.corpus import WEB_TASKS, parse_features
 from pipelines.sources.registry import SOURCES
 
 _LISTS = {

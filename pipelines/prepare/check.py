@@ -33,10 +33,10 @@ from pipelines.records.holdings import Holdings, PartHoldings, RejectGroups, gro
 from pipelines.records.licence import NO_LICENCE, Licence, LicenceCount
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import UnpackedMedia
-from pipelines.sources.item import Item, Media
-from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
+from pipelines.sources.reading.corpus import UnpackedMedia
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.sources.registry import source_spec
 from pipelines.transforms.make_records import duplicate_reject
 
@@ -163,7 +163,7 @@ def check_corpus(
       source: name of the corpus layout, or a source that the user wrote.
       split: the split, for example "train" or "train+val".
       path: the source's folder below `data_root`; "" takes the usual one.
-      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      features: field -> feature of an Example; see `pipelines.sources.reading.corpus.FEATURES`.
       config: settings with which it will be prepared; None takes the defaults. With several
         `num_workers`, so many processes open the media, if these are many.
       licence: licence of the source, for the records whose rows state none.

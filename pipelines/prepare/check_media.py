@@ -11,8 +11,8 @@ from pipelines.images.header import read_header
 from pipelines.images.square import ImageSpec
 from pipelines.prepare.steps import Worker
 from pipelines.records.schema import Reject
-from pipelines.sources.item import Item, Media
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.transforms.decode import DecodeConfig, DecodeMedia
 from pipelines.transforms.make_records import MakeRecords
 from pipelines.video.client import SampledFrames, VideoChild, VideoLimits

@@ -4,8 +4,8 @@ import dataclasses
 
 from infra.store.digest import NOT_IDENTITY
 from pipelines.images.square import BACKGROUND, PAD_COLOUR, ImageSpec
-from pipelines.sources.corpus import WEB_TASKS
-from pipelines.sources.spec import SourceSpec
+from pipelines.sources.reading.corpus import WEB_TASKS
+from pipelines.sources.reading.spec import SourceSpec
 from pipelines.transforms.augment import Augmentation
 from pipelines.transforms.decode import DecodeConfig
 from pipelines.video.client import VideoLimits, installed_decoder

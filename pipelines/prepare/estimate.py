@@ -38,16 +38,13 @@ from pipelines.prepare.listing import (
 from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
 from pipelines.records.licence import NO_LICENCE, Licence
-from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.slicing import slice_bounds
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.slicing import slice_bounds
 from pipelines.video.client import VideoChild
 
 SAMPLE_SEED = 0
 """Seed of the drawn units and pictures."""
-
-_UNITS = 8
-"""Most units that are listed; listing an archive may take as long as reading all of it."""
 
 _GROUPS = 8
 """Groups in which the sample is written; their variance gives the interval of the estimates."""
@@ -113,11 +110,12 @@ def estimate_dataset(
     features: Mapping[str, str] | None = None,
     licence: Licence = NO_LICENCE,
     licences: LicencesConfig | None = None,
+    max_units: int = 8,
 ) -> DatasetEstimate:
     """Prepares about `count` inputs of a dataset, and estimates the whole from them.
 
-    Lists all units, or eight if there are more. Augmentation, videos and rejects are included in
-    the estimates; the start of Beam (some seconds) and joining shards are not.
+    Lists all units, or `max_units` if there are more. Augmentation, videos and rejects are included
+    in the estimates; the start of Beam (some seconds) and joining shards are not.
 
     Args:
       config: settings with which the dataset will be prepared.
@@ -127,9 +125,10 @@ def estimate_dataset(
       scratch: a folder on this machine with room for the files unpacked from the units.
       count: inputs to prepare; all inputs of a drawn picture are taken, so it may be a few more.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      features: field -> feature of an Example; see `pipelines.sources.reading.corpus.FEATURES`.
       licence: licence of the source, for the records whose rows state none.
       licences: which licences are allowed; None allows all.
+      max_units: most units that are listed; listing an archive may take as long as reading it all.
 
     Raises:
       ValueError: if the source or the split does not exist, or an annotation file is wrong.
@@ -141,12 +140,13 @@ def estimate_dataset(
         tempfile.TemporaryDirectory(prefix="sample-", dir=scratch) as work,
         contextlib.closing(VideoChild(config.video_limits())) as video,
     ):
-        # If there are few units, all are listed, and the number of inputs is exact. Of many, eight
+        # If there are few units, all are listed, and the number of inputs is exact. Of many, some
         # are drawn by the hashes of their names: the same raw files give the same estimate.
         job, units = plan_job(config, **request, work=work)
-        if len(units) <= _UNITS:
+        if len(units) <= max_units:
             return _SampleWriter(job, count, video).estimate_from_all_units(units)
-        drawn_units = sorted(units, key=lambda unit: stable_hash(f"{SAMPLE_SEED} {unit}"))[:_UNITS]
+        in_drawn_order = sorted(units, key=lambda unit: stable_hash(f"{SAMPLE_SEED} {unit}"))
+        drawn_units = in_drawn_order[:max_units]
         return _SampleWriter(job, count, video).estimate_from_drawn_units(units, drawn_units)
 
 

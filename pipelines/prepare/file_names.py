@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from pipelines.prepare.job import WorkFolder, parse_receipt
 from pipelines.records.lines import sorted_lines
-from pipelines.sources.corpus import UnpackedMedia
-from pipelines.sources.item import Item
+from pipelines.sources.reading.corpus import UnpackedMedia
+from pipelines.sources.reading.item import Item
 
 
 def note_file_names(work_folder: WorkFolder, number: int, units: Sequence[str]) -> int:

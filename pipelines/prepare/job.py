@@ -47,11 +47,11 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.licences import LicencesConfig
 from pipelines.records.licence import LICENCES_ENDING, NO_LICENCE, Licence
 from pipelines.records.tfrecord import INDEX_ENDING
-from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.slicing import Slice
+from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.registry import reader_module, source_spec
-from pipelines.sources.slicing import Slice
-from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
 from pipelines.video.client import installed_decoder
 
@@ -245,7 +245,7 @@ def plan_job(
       data_root: folder or gs://bucket/prefix that holds the source's folder.
       work: a folder or gs://bucket/prefix that only this run uses.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      features: field -> feature of an Example; see `pipelines.sources.reading.corpus.FEATURES`.
       earlier: a dataset whose shards are reused if their inputs are unchanged.
       licence: licence of the source, for the records whose rows state none.
       licences: which licences are allowed; None allows all.

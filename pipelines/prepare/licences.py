@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pipelines.records.licence import LICENCE_STAGE, NONE_STATED
 from pipelines.records.schema import Reject
-from pipelines.sources.item import Item
+from pipelines.sources.reading.item import Item
 
 _REASON = "licence: "
 

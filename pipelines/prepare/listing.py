@@ -17,9 +17,9 @@ from pipelines.records.dataset import shard_of
 from pipelines.records.hashing import stable_hash
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, UnpackedMedia, is_unicode, printable_name
-from pipelines.sources.item import Item, with_licence
-from pipelines.sources.slicing import slice_bounds
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia, is_unicode, printable_name
+from pipelines.sources.reading.item import Item, with_licence
+from pipelines.sources.reading.slicing import slice_bounds
 
 PIECE = 2000
 """Most images in a piece of a shard: half a minute's work, since no runner splits an element."""

@@ -13,8 +13,8 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.file_names import names_file, names_receipt, note_file_names
 from pipelines.prepare.job import PrepareJob, WorkFolder, group_units, parse_receipt, resolve_folder
 from pipelines.prepare.worker_pool import local_workers
-from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
+from pipelines.sources.reading.corpus import UnpackedMedia
 from pipelines.sources.registry import source_spec
 
 _CHUNK = 1000
@@ -59,7 +59,7 @@ def list_raw_files(
       data_root: folder or gs://bucket/prefix that holds the source's folder.
       work: a folder that all workers reach, for the names they list.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      features: field -> feature of an Example; see `pipelines.sources.reading.corpus.FEATURES`.
       digest_cache: digests of files read before; None reads every file on a disk.
       on_progress: called with (files done, all files).
 

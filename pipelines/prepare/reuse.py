@@ -13,8 +13,8 @@ from pipelines.prepare.shards import join_digests, piece_name
 from pipelines.records.dataset import REJECTS, shard_of
 from pipelines.records.shapes import part_with_images, part_without_images
 from pipelines.records.tfrecord import read_frames
-from pipelines.sources.item import Item
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.transforms.inputs import InputDigest
 
 REPORTS = "shards.json"

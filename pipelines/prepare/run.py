@@ -44,8 +44,8 @@ from pipelines.records.licence import (
 )
 from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Omission
-from pipelines.sources.corpus import UnpackedMedia
 from pipelines.sources.own_source import OwnSource
+from pipelines.sources.reading.corpus import UnpackedMedia
 from pipelines.sources.registry import source_spec
 
 __all__ = ["PrepareConfig", "PreparedDataset", "RejectRateError", "make_dataset", "prepare_dataset"]
@@ -107,7 +107,7 @@ def prepare_dataset(
       data_root: folder or gs://bucket/prefix that holds the source's folder.
       out: absent or empty folder, or gs://bucket/prefix; `dataset.json` appears last.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      features: field -> feature of an Example; see `pipelines.sources.reading.corpus.FEATURES`.
       licence: licence of the source, for the records whose rows state none.
       licences: which licences are allowed; None allows all.
       on_progress: called with (items done, all items) once the latter is known.

@@ -19,9 +19,9 @@ from pipelines.records.licence import LICENCES_ENDING, NO_LICENCE, LicenceRuns
 from pipelines.records.schema import Record, Reject
 from pipelines.records.shapes import part_names, part_with_images
 from pipelines.records.tfrecord import INDEX_ENDING, Frames
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.transforms.decode import DecodeMedia
 from pipelines.transforms.inputs import InputDigest
 from pipelines.transforms.make_records import MakeRecords

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.benchmarks.row import Benchmark
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Listing
-from pipelines.sources.layout import find_annotation, find_file, resolve_parents
-from pipelines.sources.spec import Files, SourceSpec
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Listing
+from pipelines.sources.reading.layout import find_annotation, find_file, resolve_parents
+from pipelines.sources.reading.spec import Files, SourceSpec
 
 
 def benchmark_source(

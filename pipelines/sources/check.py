@@ -8,10 +8,10 @@ from pathlib import Path
 from infra.store.raw_path import raw_path
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.layout import find_file
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.layout import find_file
+from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.registry import BENCHMARKS, SOURCES
-from pipelines.sources.spec import SourceSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

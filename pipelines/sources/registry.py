@@ -13,9 +13,9 @@ from pipelines.sources.documents import book_covers, chartqa, pages, scene_text,
 from pipelines.sources.own import functions, media_files, rows
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.pairs import marvl, nlvr
+from pipelines.sources.reading.spec import SourceSpec, with_other_prompt
 from pipelines.sources.remote_sensing import rsvqa
 from pipelines.sources.segmentation import refcoco
-from pipelines.sources.spec import SourceSpec, with_other_prompt
 from pipelines.sources.video import captions, questions
 from pipelines.sources.vqa import (
     aokvqa,

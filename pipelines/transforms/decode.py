@@ -13,8 +13,8 @@ from pipelines.images.square import (
 )
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
-from pipelines.sources.item import Item, Media
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.transforms.augment import Augmentation, DrawnAugmentation, augment_image
 from pipelines.transforms.edits import edit_image
 from pipelines.video.client import VideoChild

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pipelines.images.square import ImageSpec, encode_image, square_image, square_region
 from pipelines.records.schema import BadInput
-from pipelines.sources.item import Edit
+from pipelines.sources.reading.item import Edit
 
 _LARGEST_FONT = 100
 _RED = (255, 0, 0)

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 
 from pipelines.records.schema import BadInput
-from pipelines.sources.item import Item, Media
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.media_reader import MediaReader
 
 
 class InputDigest:

@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Iterator
 
 from pipelines.records.schema import BadInput, Record, Reject
-from pipelines.sources.item import Item
+from pipelines.sources.reading.item import Item
 from pipelines.transforms.decode import DecodeMedia, Pixels
 from pipelines.transforms.inputs import InputDigest
 from pipelines.transforms.render import render_record

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.images.square import Region
 from pipelines.records.schema import MASK_MARKER, BadInput, Record
-from pipelines.sources.item import BOX_MARKER, Item
+from pipelines.sources.reading.item import BOX_MARKER, Item
 from pipelines.transforms.decode import Pixels
 from pipelines.transforms.locations import box_tokens, check_pixels
 from pipelines.transforms.masks import crop_mask, normalize_mask, pad_mask

@@ -14,8 +14,8 @@ from PIL import Image, UnidentifiedImageError
 from infra.errors import ConfigError
 from pipelines.images.square import FORMATS, ImageSpec, prepare_image, unread_format
 from pipelines.records.schema import BadInput
+from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.registry import source_spec
-from pipelines.sources.spec import SourceSpec
 from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.sampling import FrameSampling
 

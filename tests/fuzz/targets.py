@@ -376,7 +376,7 @@ def _corpus(
     folder: Path, source: str, name: str, whole: bytes, change: Change, **options: Any
 ) -> Reader:
     """Returns the reader of a corpus of one file, in which whatever is wrong is a reject."""
-    from pipelines.sources.corpus import Corpus, UnpackedMedia
+    from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
     from pipelines.sources.registry import source_spec
 
     spec = source_spec(source)

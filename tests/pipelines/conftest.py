@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
 from pipelines.sources.registry import source_spec
 
 

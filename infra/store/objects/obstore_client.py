@@ -65,7 +65,7 @@ _READ_TIMEOUT = 60.0
 _PART = 16 * 2**20
 """Size of the parts in which a large file is sent, unless it has too many of them [bytes]."""
 _MAX_PARTS = 10_000
-_LARGEST_COPY = 5 * 10**9
+LARGEST_COPY = 5 * 10**9
 """Largest object that S3 copies in one request [bytes]."""
 _MAX_READS = 8
 """Readings of an object of which no two are equal and none matches its ETag."""
@@ -279,7 +279,7 @@ class ObstoreClient(ObjectClient):
             with contextlib.suppress(FileNotFoundError):
                 self.stat(key)
                 raise FileExistsError(f"{self.uri}/{key}")
-            if self._scheme == "az" or size <= _LARGEST_COPY:
+            if self._scheme == "az" or size <= LARGEST_COPY:
                 self._of(source, lambda: obstore.copy(self._store, source, key))
                 return
             with tempfile.NamedTemporaryFile(prefix="parcel-") as file:

@@ -29,9 +29,6 @@ drive out all others."""
 _TIDIED_AFTER = 1 / 16
 """Bytes after which a writing process checks the size of the cache [fraction of the limit]."""
 
-_MAX_WAIT = 10.0
-"""Longest wait for another process that fetches the same range [s]."""
-
 
 class RangeCache:
     """Ranges by file; safe to share between threads and processes.
@@ -39,10 +36,11 @@ class RangeCache:
     Args:
       root: folder of the cache; made when first used.
       limit: largest size of all ranges [bytes]; 0 keeps none.
+      max_wait: longest wait for another process that fetches the same range [s].
     """
 
-    def __init__(self, root: Path, limit: float) -> None:
-        self._root, self._limit = root, limit
+    def __init__(self, root: Path, limit: float, max_wait: float = 10.0) -> None:
+        self._root, self._limit, self._max_wait = root, limit, max_wait
         self._written = limit  # So the first range that is added checks the size of the cache.
 
     def accepts(self, size: int) -> bool:
@@ -68,7 +66,7 @@ class RangeCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Cells of a sweep that start together read the same first range: one fetches it, and the
         # others find it in the cache when their turn comes.
-        with _exclusive_fetch(path):
+        with _exclusive_fetch(path, self._max_wait):
             cached = None if fresh else _read_range_file(path, length)
             if cached is not None:
                 return cached
@@ -109,10 +107,10 @@ def _read_range_file(path: Path, length: int) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _exclusive_fetch(path: Path) -> Iterator[None]:
+def _exclusive_fetch(path: Path, max_wait: float) -> Iterator[None]:
     """Waits while another process fetches a range, but not for ever, since it may be stopped."""
     claim = path.with_name(f"{path.name}.lock")
-    deadline = time.monotonic() + _MAX_WAIT
+    deadline = time.monotonic() + max_wait
     with claim.open("a") as lock:
         # Polled, since `flock` cannot wait for a limited time. After the deadline the range is
         # fetched by both, which costs a request and does no harm.

@@ -15,11 +15,11 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.row_files import group_rows, load_list, read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.reading.row_files import group_rows, load_list, read_file
 
 _COCOCAP_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
 

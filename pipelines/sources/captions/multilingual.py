@@ -21,11 +21,11 @@ from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.captions.coco import KARPATHY
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.row_files import index_rows, load_list, read_file, read_rows
-from pipelines.sources.values import answer_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.reading.row_files import index_rows, load_list, read_file, read_rows
+from pipelines.sources.reading.values import answer_of
 
 _COCO35L_RECIPE = FinetuneRecipe(
     lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35)

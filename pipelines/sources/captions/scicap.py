@@ -12,10 +12,10 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.row_files import read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import question_item, text_under
+from pipelines.sources.reading.row_files import read_file
 
 _SCICAP = FinetuneRecipe(lr_pg1=3e-5, lr_pg2=3e-5, epochs=80, label_smoothing=0.1, dropout=0.1)
 

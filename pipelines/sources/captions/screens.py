@@ -17,10 +17,10 @@ from typing import Any
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Edit, Item, Listing
-from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.row_files import csv_rows, group_rows, read_file, read_rows
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Edit, Item, Listing
+from pipelines.sources.reading.layout import image_folder, question_item, text_under
+from pipelines.sources.reading.row_files import csv_rows, group_rows, read_file, read_rows
 
 _SCREEN2WORDS = FinetuneRecipe(
     lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3

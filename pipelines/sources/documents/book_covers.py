@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question_item, text_under, texts_under
-from pipelines.sources.row_files import read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import question_item, text_under, texts_under
+from pipelines.sources.reading.row_files import read_file
 
 _OCRVQA = FinetuneRecipe(batch_size=128, lr_pg1=3e-6, lr_pg2=1e-6, epochs=3)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.benchmark_sources import benchmark_source, table_patterns, with_tables
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.row_files import read_file
-from pipelines.sources.values import answer_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import question_item, text_under
+from pipelines.sources.reading.row_files import read_file
+from pipelines.sources.reading.values import answer_of
 
 _RECIPE = FinetuneRecipe(
     lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1

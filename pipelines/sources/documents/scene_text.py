@@ -15,11 +15,16 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
-from pipelines.sources.item import Edit, Item, Listing
-from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
-from pipelines.sources.row_files import csv_rows, read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow
+from pipelines.sources.reading.item import Edit, Item, Listing
+from pipelines.sources.reading.layout import (
+    question_item,
+    scene_text_folder,
+    text_under,
+    texts_under,
+)
+from pipelines.sources.reading.row_files import csv_rows, read_file
 
 TEXTVQA = Benchmark(
     name="textvqa",

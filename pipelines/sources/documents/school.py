@@ -24,12 +24,12 @@ from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
-from pipelines.sources.item import Edit, Item, Listing
-from pipelines.sources.layout import choice_under, question_item, text_under, texts_under
-from pipelines.sources.row_files import load_dict, read_file, read_rows
-from pipelines.sources.values import text_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow
+from pipelines.sources.reading.item import Edit, Item, Listing
+from pipelines.sources.reading.layout import choice_under, question_item, text_under, texts_under
+from pipelines.sources.reading.row_files import load_dict, read_file, read_rows
+from pipelines.sources.reading.values import text_of
 
 _AI2D_RECIPE = FinetuneRecipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from infra.references import add_sources, load_reference
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.omissions import is_media
 from pipelines.sources.own.rows import Numbered, items_of
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.spec import SourceSpec
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.omissions import is_media
+from pipelines.sources.reading.spec import SourceSpec
 
 
 def read_function(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:

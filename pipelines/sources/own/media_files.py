@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.records.schema import Omission, Reject
-from pipelines.sources.corpus import Corpus, OmissionCounts
-from pipelines.sources.item import Item
-from pipelines.sources.omissions import is_hidden, unfollowed
-from pipelines.sources.spec import SourceSpec
+from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.omissions import is_hidden, unfollowed
+from pipelines.sources.reading.spec import SourceSpec
 
 _SIDECARS = (".json", ".md", ".srt", ".txt", ".vtt", ".csv")
 """Texts beside media; every other file is taken for media, whatever its extension."""

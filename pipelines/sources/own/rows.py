@@ -31,22 +31,22 @@ from pipelines.benchmarks.row import fill_prompt, prompt_fields
 from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.csv_cells import csv_cells, parse_cell
-from pipelines.sources.item import Item, checked_task
-from pipelines.sources.layout import find_annotation, find_file
-from pipelines.sources.licences import OWN_NAMES, stated_licence
-from pipelines.sources.omissions import (
+from pipelines.sources.own_source import OwnSource
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.csv_cells import csv_cells, parse_cell
+from pipelines.sources.reading.item import Item, checked_task
+from pipelines.sources.reading.layout import find_annotation, find_file
+from pipelines.sources.reading.licences import OWN_NAMES, stated_licence
+from pipelines.sources.reading.omissions import (
     data_files,
     looks_like_data,
     note_empty,
     unfollowed,
     unlisted_media,
 )
-from pipelines.sources.own_source import OwnSource
-from pipelines.sources.spec import SourceSpec
-from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.values import answer_of, language_of, text_of, without_absent
+from pipelines.sources.reading.spec import SourceSpec
+from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
+from pipelines.sources.reading.values import answer_of, language_of, text_of, without_absent
 
 KEYS = (
     "image",

@@ -11,11 +11,11 @@ from pathlib import Path
 from pipelines.benchmarks.row import ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.pairs.nlvr import LABELS, NLVR
-from pipelines.sources.row_files import read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import question_item, text_under
+from pipelines.sources.reading.row_files import read_file
 
 MARVL_SIZES = {"id": 1_128, "sw": 1_108, "ta": 1_242, "tr": 1_180, "zh": 1_012}
 """Number of sentences per language."""

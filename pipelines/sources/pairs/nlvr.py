@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.benchmark_sources import benchmark_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.row_files import read_file
-from pipelines.sources.values import text_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.row_files import read_file
+from pipelines.sources.reading.values import text_of
 
 NLVR = Benchmark(
     name="nlvr",

@@ -14,10 +14,10 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.row_files import index_rows, load_list, read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import question_item, text_under
+from pipelines.sources.reading.row_files import index_rows, load_list, read_file
 
 _LR = FinetuneRecipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
 

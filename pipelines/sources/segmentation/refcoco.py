@@ -24,11 +24,11 @@ from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.benchmark_sources import benchmark_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
-from pipelines.sources.layout import image_folder
-from pipelines.sources.row_files import index_rows
-from pipelines.sources.values import box_of, text_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import BOX_MARKER, Item, Listing, Media
+from pipelines.sources.reading.layout import image_folder
+from pipelines.sources.reading.row_files import index_rows
+from pipelines.sources.reading.values import box_of, text_of
 
 _SENTENCES = {
     ("RefCOCO (val)", "refcoco_val"): 10_834,

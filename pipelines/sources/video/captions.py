@@ -26,10 +26,16 @@ from typing import Any
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.row_files import group_rows, load_dict, load_list, read_file, read_rows
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.reading.row_files import (
+    group_rows,
+    load_dict,
+    load_list,
+    read_file,
+    read_rows,
+)
 from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 

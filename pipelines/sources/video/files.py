@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.layout import image_folder
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.layout import image_folder
 
 SPLITS = ("train", "val", "test")
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi")

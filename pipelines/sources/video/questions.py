@@ -18,11 +18,11 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.row_files import index_rows, load_list, read_file
-from pipelines.sources.values import answer_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import image_folder, question_item, text_under
+from pipelines.sources.reading.row_files import index_rows, load_list, read_file
+from pipelines.sources.reading.values import answer_of
 from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 

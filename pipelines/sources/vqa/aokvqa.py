@@ -11,17 +11,17 @@ from pathlib import Path
 from pipelines.benchmarks.prompts import BETWEEN, CHOICES
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow, literal_list
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import (
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow, literal_list
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import (
     choice_under,
     image_folder,
     question_item,
     text_under,
     texts_under,
 )
-from pipelines.sources.row_files import read_file
+from pipelines.sources.reading.row_files import read_file
 
 
 def _aokvqa_recipes(lr_pg2: float, epochs: float) -> dict[int, FinetuneRecipe]:

@@ -20,11 +20,11 @@ from PIL import Image, UnidentifiedImageError
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow, count_rows, number_under
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.row_files import load_list, read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow, count_rows, number_under
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import image_folder, question_item, text_under
+from pipelines.sources.reading.row_files import load_list, read_file
 
 TALLYQA = Benchmark(
     name="tallyqa",

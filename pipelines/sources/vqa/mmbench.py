@@ -15,12 +15,12 @@ from pipelines.benchmarks.prompts import LETTER
 from pipelines.benchmarks.row import Benchmark, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow
-from pipelines.sources.item import Item, Listing, Media
-from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.row_files import read_file
-from pipelines.sources.values import is_absent
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow
+from pipelines.sources.reading.item import Item, Listing, Media
+from pipelines.sources.reading.layout import question_item, text_under
+from pipelines.sources.reading.row_files import read_file
+from pipelines.sources.reading.values import is_absent
 
 MMBENCH = Benchmark(
     name="mmbench",

@@ -13,11 +13,11 @@ from pipelines.benchmarks.prompts import LETTER, SHORT_ANSWER
 from pipelines.benchmarks.row import Benchmark, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow, literal_list
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question_item, text_under
-from pipelines.sources.row_files import read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow, literal_list
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import question_item, text_under
+from pipelines.sources.reading.row_files import read_file
 
 MMMU = Benchmark(
     name="mmmu",

@@ -21,12 +21,12 @@ from typing import Any
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow, answer_texts, number_under
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
-from pipelines.sources.row_files import index_rows, load_list, read_file
-from pipelines.sources.values import answer_of, is_absent
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow, answer_texts, number_under
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.reading.row_files import index_rows, load_list, read_file
+from pipelines.sources.reading.values import answer_of, is_absent
 
 VQAV2 = Benchmark(
     name="vqav2",

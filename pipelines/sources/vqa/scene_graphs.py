@@ -17,11 +17,11 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, FinetuneRecipe, ResultRow, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.benchmark_sources import find_tables, published_source, table_patterns
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import TablePictures, TableRow, table_rows
-from pipelines.sources.item import Item, Listing, Media
-from pipelines.sources.layout import image_folder, question_item, text_under
-from pipelines.sources.row_files import read_file
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import TablePictures, TableRow, table_rows
+from pipelines.sources.reading.item import Item, Listing, Media
+from pipelines.sources.reading.layout import image_folder, question_item, text_under
+from pipelines.sources.reading.row_files import read_file
 
 XGQA_LANGUAGES = ("bn", "de", "id", "ko", "pt", "ru", "zh")
 """The seven languages of the average; English, the eighth, does not count."""

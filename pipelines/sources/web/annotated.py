@@ -18,12 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.records.schema import BadInput, Reject
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing, Media
-from pipelines.sources.layout import find_annotation, image_folder
-from pipelines.sources.row_files import index_rows, load_dict, load_list, read_rows, value_under_key
-from pipelines.sources.spec import SourceSpec
-from pipelines.sources.values import box_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing, Media
+from pipelines.sources.reading.layout import find_annotation, image_folder
+from pipelines.sources.reading.row_files import (
+    index_rows,
+    load_dict,
+    load_list,
+    read_rows,
+    value_under_key,
+)
+from pipelines.sources.reading.spec import SourceSpec
+from pipelines.sources.reading.values import box_of
 from pipelines.sources.web.tasks import WebImage, web_image_items
 
 _GENOME = ("question_answers.json", "region_descriptions.json")

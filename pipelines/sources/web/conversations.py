@@ -19,13 +19,13 @@ from typing import Any
 
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import find_annotation, text_under
-from pipelines.sources.omissions import data_files
-from pipelines.sources.row_files import load_list, read_rows
-from pipelines.sources.spec import SourceSpec
-from pipelines.sources.values import is_absent, text_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.layout import find_annotation, text_under
+from pipelines.sources.reading.omissions import data_files
+from pipelines.sources.reading.row_files import load_list, read_rows
+from pipelines.sources.reading.spec import SourceSpec
+from pipelines.sources.reading.values import is_absent, text_of
 
 _FILES = {
     "llava_pretrain": "blip_laion_cc_sbu_558k.json",

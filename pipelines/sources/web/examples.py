@@ -39,14 +39,14 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
-from pipelines.sources.corpus import Corpus, OmissionCounts
-from pipelines.sources.item import Item, Media, checked_task, with_licence
-from pipelines.sources.licences import licence_fields, stated_licence
-from pipelines.sources.omissions import data_files, is_hidden, note_empty, unfollowed
-from pipelines.sources.row_files import load_dict
-from pipelines.sources.spec import SourceSpec, read_units
-from pipelines.sources.unpacking import DAMAGE, unpack
-from pipelines.sources.values import answer_of, is_absent, rows_under, without_absent
+from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.item import Item, Media, checked_task, with_licence
+from pipelines.sources.reading.licences import licence_fields, stated_licence
+from pipelines.sources.reading.omissions import data_files, is_hidden, note_empty, unfollowed
+from pipelines.sources.reading.row_files import load_dict
+from pipelines.sources.reading.spec import SourceSpec, read_units
+from pipelines.sources.reading.unpacking import DAMAGE, unpack
+from pipelines.sources.reading.values import answer_of, is_absent, rows_under, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")

@@ -33,11 +33,11 @@ from google_crc32c import value as crc32c
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tar_members import CheckedMember
-from pipelines.sources.corpus import Corpus, OmissionCounts
-from pipelines.sources.item import Item, Media, with_licence
-from pipelines.sources.licences import licence_fields, stated_licence
-from pipelines.sources.media_reader import MAX_ENCODED
-from pipelines.sources.omissions import (
+from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.item import Item, Media, with_licence
+from pipelines.sources.reading.licences import licence_fields, stated_licence
+from pipelines.sources.reading.media_reader import MAX_ENCODED
+from pipelines.sources.reading.omissions import (
     PICTURE_SUFFIXES,
     data_files,
     is_hidden,
@@ -45,9 +45,9 @@ from pipelines.sources.omissions import (
     unfollowed,
     unlisted_media,
 )
-from pipelines.sources.spec import SourceSpec, read_units
-from pipelines.sources.unpacking import DAMAGE, is_packed, unpack
-from pipelines.sources.values import text_of, without_absent
+from pipelines.sources.reading.spec import SourceSpec, read_units
+from pipelines.sources.reading.unpacking import DAMAGE, is_packed, unpack
+from pipelines.sources.reading.values import text_of, without_absent
 from pipelines.sources.web.tables import PICTURES, media_names, table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 

@@ -18,13 +18,13 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.csv_cells import csv_cells, csv_columns, parse_cell
-from pipelines.sources.hub import column_names, is_inline, picture_cell, rows_of_batch
-from pipelines.sources.item import Media
-from pipelines.sources.omissions import is_hidden
-from pipelines.sources.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.values import text_of, without_absent
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.csv_cells import csv_cells, csv_columns, parse_cell
+from pipelines.sources.reading.hub import column_names, is_inline, picture_cell, rows_of_batch
+from pipelines.sources.reading.item import Media
+from pipelines.sources.reading.omissions import is_hidden
+from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
+from pipelines.sources.reading.values import text_of, without_absent
 from pipelines.sources.web.tasks import ANNOTATIONS, CAPTIONS, STAGE, WebImage
 
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images", "jpeg", "webp")

@@ -22,8 +22,8 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.nearest import misspelt
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import MASK_MARKER, BadInput, Reject
-from pipelines.sources.item import BOX_MARKER, Item, Media
-from pipelines.sources.values import (
+from pipelines.sources.reading.item import BOX_MARKER, Item, Media
+from pipelines.sources.reading.values import (
     answer_of,
     box_of,
     is_absent,

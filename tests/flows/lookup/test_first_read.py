@@ -6,7 +6,6 @@ import pytest
 
 from flows.lookup.predict import find_checkpoint
 from flows.lookup.runs import find_dataset
-from infra.store import digest_check
 from infra.store.digest_check import DamagedArtifactError
 from infra.store.store import Artifact, Store
 from model.checkpoint.folder import load_params
@@ -14,11 +13,6 @@ from pipelines.records.dataset import Dataset
 from tests.flows.lineage.conftest import data_of, made
 from tests.model.tiny_data import color_record
 from tests.model.tiny_model import tiny_model, write_checkpoint
-
-
-@pytest.fixture(autouse=True)
-def _new_process(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(digest_check, "_checked", {})
 
 
 def flip(store: Store, artifact: Artifact, ending: str, at: int) -> None:
@@ -37,8 +31,12 @@ def test_a_dataset_is_checked_record_by_record(tmp_path: Path):
     assert part[0].id == color_record(0).id
     with pytest.raises(ValueError, match=r"record 2 of .* is damaged"):
         part[2]
+
+
+def test_a_file_without_checksums_is_checked_whole(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    artifact = data_of(store, tmp_path, "web", [color_record(i) for i in range(3)])
     flip(store, artifact, "dataset.json", 5)
-    digest_check._checked.clear()
     with pytest.raises(DamagedArtifactError, match=r"dataset\.json of dataset-"):
         find_dataset(artifact.key, store.uri)
 

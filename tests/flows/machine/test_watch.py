@@ -119,11 +119,9 @@ def test_the_watching_goes_on_after_a_look_that_fails_with_one_line_for_it(
 
     monkeypatch.setattr(watch, "close_dead_records", closing)
     monkeypatch.setattr(watch, "best_effort", lambda call, *args: None)
-    monkeypatch.setattr(watch, "_LOOK_EVERY", 0.0)
-    monkeypatch.setattr(watch, "_RECORDS_EVERY", -1.0)
     lines: list[str] = []
     with pytest.raises(EndedError):
-        watch.settle_runs_forever(Store(tmp_path / "store"), lines.append)
+        watch.settle_runs_forever(Store(tmp_path / "store"), lines.append, look_every=0.0)
     (line,) = lines
     assert line.endswith(": RuntimeError: a row\\x1b[2J that no look takes")
 

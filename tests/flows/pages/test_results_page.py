@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from flows.lookup.runs import begin_run_record, end_run_record, find_run
-from flows.pages import site as site_module
 from flows.pages.page import Page, address
 from flows.pages.site import Site
 from flows.report import result_columns
@@ -97,10 +96,9 @@ def test_the_page_says_what_was_asked_for_and_what_is_not_as_in_the_run_before(s
     assert "Not as in the run before: stage1.peak_lr None → 0.002" in shown
 
 
-def test_many_cells_are_on_several_pages_and_each_benchmark_on_one(store: Store, monkeypatch):
+def test_many_cells_are_on_several_pages_and_each_benchmark_on_one(store: Store):
     whole = re.findall(r'<h2(?: id="([^"]*)")?', results_page(store))
-    monkeypatch.setattr(site_module, "_CELLS", 1)
-    site = Site(store, address)
+    site = Site(store, address, max_cells=1)
     pages = [site.html(Page("results", ("rich",), (("page", str(n)),))) for n in range(1, 5)]
     shown = [re.findall(r'<h2(?: id="([^"]*)")?', page) for page in pages]
     # What is over all benchmarks comes first; each page has the way to every benchmark.

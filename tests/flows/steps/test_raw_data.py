@@ -1,8 +1,10 @@
 """Raw files, on a disk or in a bucket: looked at where they changed, never read in vain."""
 
+import hashlib
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,6 @@ from flows.steps.registry import KINDS
 from flows.steps.step_lookup import look_up_step
 from flows.study.load import load
 from infra.references import load_reference
-from infra.store import raw_files
 from infra.store.lineage import verify_artifact
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import OMISSIONS
@@ -72,16 +73,17 @@ def run(store: Store, data_root: object, *words: str) -> tuple[list[str], Artifa
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are read for their digests."""
+def read(raw: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the raw files that are read for their digests."""
     names: list[str] = []
-    whole = raw_files._digest_file
+    whole = hashlib.file_digest
 
-    def noting(path: Path):
-        names.append(path.name)
-        return whole(path)
+    def noting(file: Any, digest: str) -> Any:
+        if Path(file.name).is_relative_to(raw):
+            names.append(Path(file.name).name)
+        return whole(file, digest)
 
-    monkeypatch.setattr(raw_files, "_digest_file", noting)
+    monkeypatch.setattr(hashlib, "file_digest", noting)
     return names
 
 

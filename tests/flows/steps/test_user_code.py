@@ -180,7 +180,7 @@ def read(folder, split):
 """
 LISTING = """
 import pickle, sys
-from pipelines.sources.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
 from pipelines.sources.registry import source_spec
 source = pickle.load(sys.stdin.buffer)
 corpus = Corpus(sys.argv[1], "mine", UnpackedMedia(None))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import pickle
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 
-from flows.steps import registry, worker
+from flows.steps import worker
 from flows.steps.kind import StepContext
 from flows.steps.kinds.files import FilesSpec, check_input_files
 from flows.steps.registry import KINDS, code_digest
@@ -28,14 +29,6 @@ from infra.source_code import checkout
 from infra.store.history import list_attempts
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
-
-
-@pytest.fixture(autouse=True)
-def _fresh_digests() -> Iterator[None]:
-    """Tests give a kind other functions; what was computed for one must not serve another."""
-    registry._code_digest.cache_clear()
-    yield
-    registry._code_digest.cache_clear()
 
 
 @pytest.fixture
@@ -53,6 +46,7 @@ def files(store: Store, name: str, **more) -> Recipe:
 
 @pytest.fixture
 def working(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(KINDS["files"].make)  # Of the same module: the code of the step is as it was.
     def make(work: StepContext) -> Iterator[Progress]:
         yield Progress(done=1, total=2)
         if "broken" in str(work.config):
@@ -61,7 +55,6 @@ def working(monkeypatch: pytest.MonkeyPatch) -> None:
 
     plain = dataclasses.replace(KINDS["files"], make=make)
     monkeypatch.setitem(KINDS, "files", plain)
-    monkeypatch.setattr(worker, "_check_code", lambda store, recipe: None)
 
 
 @pytest.fixture
@@ -143,6 +136,7 @@ def test_the_cost_of_a_step_is_that_of_all_its_attempts(
 ):
     tries: list[float] = []
 
+    @functools.wraps(KINDS["files"].make)
     def make(work: StepContext) -> Iterator[Progress]:
         began = time.monotonic()
         while time.monotonic() - began < 0.2:
@@ -153,7 +147,6 @@ def test_the_cost_of_a_step_is_that_of_all_its_attempts(
         (work.out / "a.txt").write_text("a")
 
     monkeypatch.setitem(KINDS, "files", dataclasses.replace(KINDS["files"], make=make))
-    monkeypatch.setattr(worker, "_check_code", lambda store, recipe: None)
     monkeypatch.setattr(worker, "_NOTED_EVERY", 0.01)
     recipe = files(store, "a")
     for _ in range(2):
@@ -166,6 +159,7 @@ def test_the_cost_of_a_step_is_that_of_all_its_attempts(
 def on_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has steps report a thousand devices; one called "fails once" fails the first time."""
 
+    @functools.wraps(KINDS["files"].make)
     def make(work: StepContext) -> Iterator[Progress]:
         yield Progress(done=1, total=1, devices=1000)
         fails = "fails once" in str(work.config) and not (work.scratch / "tried").exists()
@@ -174,7 +168,6 @@ def on_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError("broken")
 
     monkeypatch.setitem(KINDS, "files", dataclasses.replace(KINDS["files"], make=make))
-    monkeypatch.setattr(worker, "_check_code", lambda store, recipe: None)
 
 
 @pytest.mark.usefixtures("on_many_devices")
@@ -203,17 +196,17 @@ def test_failed_attempts_are_part_of_the_cost(store: Store):
 
 
 _KILLED = """
-import dataclasses, os, pickle, signal, sys
+import dataclasses, functools, os, pickle, signal, sys
 from flows.steps import worker
 from flows.steps.registry import KINDS
 from infra.progress import Progress
 
+@functools.wraps(KINDS["files"].make)
 def make(work):
     yield Progress(done=1, total=2, devices=1000)
     os.kill(os.getpid(), signal.SIGKILL)
 
 KINDS["files"] = dataclasses.replace(KINDS["files"], make=make)
-worker._check_code = lambda store, recipe: None
 worker._COST_SAVED_EVERY = 0.0
 list(worker.make(sys.argv[1], [pickle.load(sys.stdin.buffer)], {}))
 """
@@ -295,6 +288,7 @@ def test_a_worker_makes_what_is_free_while_another_run_makes_the_rest(store: Sto
 def test_a_holder_that_comes_back_after_another_made_its_step_has_not_failed(
     store: Store, working: None, monkeypatch: pytest.MonkeyPatch, wait: bool, end: Any
 ):
+    @functools.wraps(KINDS["files"].make)
     def make(work: StepContext) -> Iterator[Progress]:
         yield Progress(done=1, total=2)
         (work.scratch / "metrics.jsonl").write_text("")  # Its folder is the other holder's now.

@@ -15,7 +15,7 @@ from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from pipelines.fetch.catalogue import load_catalogue
-from pipelines.sources.corpus import WEB_TASKS
+from pipelines.sources.reading.corpus import WEB_TASKS
 from pipelines.sources.registry import source_spec
 
 

@@ -243,11 +243,7 @@ def test_a_socket_needs_the_string_or_prefects_own_check():
             assert socket.receive_text() == "come in"
 
 
-def test_a_socket_that_says_nothing_is_let_go_and_only_so_many_wait(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr("infra.prefect.app._MAX_UNPROVEN", 2)
-    monkeypatch.setattr("infra.prefect.app._FIRST_MESSAGE_TIMEOUT", 2.0)
+def test_a_socket_that_says_nothing_is_let_go_and_only_so_many_wait():
     silent, left = asyncio.Event(), []
 
     async def prefect(socket: WebSocket) -> None:
@@ -259,7 +255,8 @@ def test_a_socket_that_says_nothing_is_let_go_and_only_so_many_wait(
         except WebSocketDisconnect:
             left.append(socket)
 
-    app = Login(Starlette(routes=[WebSocketRoute("/in", prefect)]), AUTH, "see the file")
+    routes = Starlette(routes=[WebSocketRoute("/in", prefect)])
+    app = Login(routes, AUTH, "see the file", max_unproven=2, first_message_timeout=2.0)
     scope = {"type": "websocket", "path": "/in", "headers": [], "subprotocols": ["prefect"]}
 
     async def ask(*messages: Message) -> list[str]:

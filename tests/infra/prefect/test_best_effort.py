@@ -12,12 +12,6 @@ from infra.prefect import best_effort as module
 from infra.prefect.best_effort import best_effort
 
 
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_last_look", (float("-inf"), False))
-    monkeypatch.setattr(module, "_warned", False)
-
-
 def test_where_no_server_answers_the_call_is_not_even_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -70,7 +64,7 @@ def test_a_call_that_does_not_end_is_left_behind(
 def test_a_server_that_accepts_and_never_answers_costs_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(module, "_HEALTH_TIMEOUT", 0.5)
+    monkeypatch.setattr(module, "HEALTH_TIMEOUT", 0.5)
     calls: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as server:  # Nobody accepts: the kernel does.
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.getsockname()[1]}/api")

@@ -1,8 +1,10 @@
 """What a request may write: all of it the owner, what a form takes the holder of the password."""
 
+import http.server
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,16 +48,33 @@ async def _echo(request: Request) -> Response:
     return Response(await request.body())
 
 
+@pytest.fixture(scope="module")
+def api() -> Iterator[str]:
+    """The address of an API that knows one deployment."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_known = self.path == f"/deployments/{KEY}"
+            self.send_response(200 if is_known else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(FOUND).encode() if is_known else b"")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 @pytest.fixture
-def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+def guest(api: str) -> Iterator[TestClient]:
     """A client that has the password, of a server that answers every write with its body."""
     app = Starlette(
         routes=[Route("/{path:path}", _echo, methods=["GET", "POST", "PATCH", "PUT", "DELETE"])]
     )
-    doors = Doors(
-        app, proof="owner", api="http://api", check=f"{__name__}:only_demo", forms="flows."
-    )
-    monkeypatch.setattr(doors, "_read", lambda key, known: FOUND if key == KEY else None)
+    doors = Doors(app, proof="owner", api=api, check=f"{__name__}:only_demo", forms="flows.")
     with TestClient(doors, base_url="http://127.0.0.1:1") as client:
         yield client
 

@@ -44,8 +44,7 @@ def test_a_server_that_never_answers_holds_neither_a_page_nor_the_end(
 ):
     from infra.prefect.page_queue import PageQueue, UIPage
 
-    monkeypatch.setattr(best_effort_module, "_last_look", (float("-inf"), True))
-    monkeypatch.setattr(best_effort_module, "_HEALTH_TIMEOUT", 0.5)
+    monkeypatch.setattr(best_effort_module, "HEALTH_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:  # Nobody accepts: the kernel does.
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.getsockname()[1]}/api")
         began = time.monotonic()

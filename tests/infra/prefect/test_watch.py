@@ -124,22 +124,21 @@ def test_rows_of_a_run_that_a_worker_found_dead_are_ended(
 
 @pytest.mark.usefixtures("served_store")
 def test_progress_is_told_as_an_event_whenever_there_is_some(
-    tmp_path: Path, hold: Callable[..., psutil.Process], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hold: Callable[..., psutil.Process]
 ):
     from prefect.client.orchestration import get_client
 
-    from infra.prefect import watch as module
+    from infra.prefect.watch import PROGRESS, Watch
 
-    monkeypatch.setattr(module, "_PROGRESS_EVERY", 0.0)
     run = new_run("busy")
     hold(run, elsewhere=False)
-    watch = module.Watch(Store(tmp_path / "store"))
+    watch = Watch(Store(tmp_path / "store"), progress_every=0.0)
 
     def told(number: int) -> None:
         """Waits for the server to have written as many events of progress, in its batches."""
         asked = {
             "filter": {
-                "event": {"name": [module.PROGRESS]},
+                "event": {"name": [PROGRESS]},
                 "resource": {"id": [f"prefect.flow-run.{run}"]},
             }
         }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray.job_submission import JobSubmissionClient
 
 from infra.ray.jobs import JobServer, RayJob
 from infra.source_code import checkout
@@ -158,13 +159,13 @@ def test_a_long_wait_makes_neither_the_next_submission_nor_its_command_longer(
         while not server._job_info(attempt).status.is_terminal():
             server.wait(1)
     late, questions = connect(), list[str]()
-    ask = late._job_info
+    ask = JobSubmissionClient.get_job_info
 
-    def counted(job: RayJob) -> object:
-        questions.append(job.id)
-        return ask(job)
+    def counted(client: JobSubmissionClient, job: str) -> object:
+        questions.append(job)
+        return ask(client, job)
 
-    monkeypatch.setattr(late, "_job_info", counted)
+    monkeypatch.setattr(JobSubmissionClient, "get_job_info", counted)
     job = late.submit("many", ENDLESS, num_cpus=1)
     assert job.attempt == 21
     assert len(questions) <= 12

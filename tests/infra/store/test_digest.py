@@ -2,10 +2,8 @@
 
 import dataclasses
 import hashlib
+import weakref
 
-import pytest
-
-from infra.store import digest
 from infra.store.digest import identity_json, members_sha256, settings_json
 
 
@@ -42,9 +40,12 @@ def test_what_may_change_is_not_remembered():
     assert settings_json(settings) != before
 
 
-def test_few_objects_are_remembered(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(digest, "_MAX_CACHED", 5)
-    monkeypatch.setattr(digest, "_json_by_id", {})
-    texts = [settings_json(Settings(float(rate))) for rate in range(12)]
-    assert len(set(texts)) == 12
-    assert len(digest._json_by_id) <= 5
+def test_few_objects_are_remembered():
+    first = Settings(0.0)
+    remembered = weakref.ref(first)
+    assert settings_json(first) == settings_json(first)
+    del first
+    assert remembered() is not None
+    texts = [settings_json(Settings(float(rate))) for rate in range(1, 5000)]
+    assert len(set(texts)) == 4999
+    assert remembered() is None

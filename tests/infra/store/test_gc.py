@@ -438,17 +438,19 @@ def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     made = make(store, "made")
-    hide = gc._hide_manifest
+    hide = store.files.compare_and_delete
 
-    def slow(*args):
+    def slow(name: str, content: bytes) -> bool:
+        if name != manifest_name(made.key):
+            return hide(name, content)
         # A run waits for the lease, takes it since it lapsed, and pins; then gc goes on.
         text = store.volatile.read(GC_LEASE)
         assert store.volatile.compare_and_delete(GC_LEASE, text)
         with hold_lease(store.volatile, GC_LEASE):
             pass
-        return hide(*args)
+        return hide(name, content)
 
-    monkeypatch.setattr(gc, "_hide_manifest", slow)
+    monkeypatch.setattr(store.files, "compare_and_delete", slow)
     with pytest.raises(RuntimeError, match="put everything back"):
         gc.delete_garbage(store, older_than=0)
     assert store.find(made.key) is not None
@@ -699,17 +701,19 @@ def test_a_snapshot_from_the_middle_of_a_gc_is_handed_on_to_nobody(
     store = Store(f"{server.uri}/store")
     spare = make(store, "spare")
     views: list[Store] = []
-    hide = gc._hide_manifest
+    hide = store.files.compare_and_delete
 
-    def hide_after_a_listing(store: Store, item: gc.Garbage) -> bool:
+    def hide_after_a_listing(name: str, content: bytes) -> bool:
+        if name != manifest_name(spare.key):
+            return hide(name, content)
         views.append(store.snapshot())
-        hidden = hide(store, item)
+        hidden = hide(name, content)
         if is_killed:
             raise KeyboardInterrupt
         return hidden
 
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr(gc, "_hide_manifest", hide_after_a_listing)
+        patch.setattr(store.files, "compare_and_delete", hide_after_a_listing)
         gc.delete_garbage(store, older_than=0)
     (view,) = views
     assert view.find(spare.key) is not None

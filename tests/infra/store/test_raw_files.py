@@ -6,10 +6,10 @@ import multiprocessing
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from infra.store import raw_files
 from infra.store.raw_files import Digest, RawDigestCache
 from infra.store.raw_fingerprint import RawFingerprint
 
@@ -25,13 +25,13 @@ def files(tmp_path: Path) -> list[Path]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are read from now on."""
     names: list[str] = []
-    whole = raw_files._digest_file
+    whole = hashlib.file_digest
 
-    def noting(path: Path):
-        names.append(path.name)
-        return whole(path)
+    def noting(file: Any, digest: str) -> Any:
+        names.append(Path(file.name).name)
+        return whole(file, digest)
 
-    monkeypatch.setattr(raw_files, "_digest_file", noting)
+    monkeypatch.setattr(hashlib, "file_digest", noting)
     return names
 
 

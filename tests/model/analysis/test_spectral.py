@@ -137,20 +137,19 @@ def test_even_attention_sees_the_features_themselves(queries: int, seed: int):
     np.testing.assert_allclose(seen, spectral.power_spectrum(features), rtol=1e-9, atol=1e-15)
 
 
-def test_attention_is_averaged_over_queries_after_the_transform(monkeypatch: pytest.MonkeyPatch):
+def test_attention_is_averaged_over_queries_after_the_transform():
     features, weights = noise(2, 4, 6, 3), np.exp(noise(3, 5, 24))
     weights /= weights.sum(axis=1, keepdims=True)
     each = [spectral.power_spectrum(features * (24 * w).reshape(4, 6, 1)) for w in weights]
     expected = np.mean(each, axis=0)
 
-    def check(weights: np.ndarray) -> None:
-        seen = spectral.attended_power_spectrum(features, weights)
+    def check(weights: np.ndarray, **chunk: int) -> None:
+        seen = spectral.attended_power_spectrum(features, weights, **chunk)
         np.testing.assert_allclose(seen, expected, atol=1e-15)
 
     check(weights)
     check(7 * weights)
-    monkeypatch.setattr(spectral, "_CHUNK", 150)  # Two queries at a time, and one left over.
-    check(weights)
+    check(weights, chunk_size=150)  # Two queries at a time, and one left over.
 
 
 def test_attention_to_stripes_puts_the_power_where_the_stripes_are():

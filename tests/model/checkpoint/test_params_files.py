@@ -185,10 +185,8 @@ def test_a_large_file_is_sent_in_parts(
     server: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
-    monkeypatch.setattr("infra.store.objects.bucket._PART", 2**18)
-    monkeypatch.setattr("infra.store.objects.bucket._AT_A_TIME", 2**18)
     store = Store(f"{server.uri}/studies")
-    file = params_files.ParamsFile({"x": RNG.normal(size=150_000)})
+    file = params_files.ParamsFile({"x": RNG.normal(size=2_300_000)})  # More than a part of 16 MiB.
     server.fail(Rule(action="tear", verb="chunk"), Rule(action="short", verb="chunk"))
     receipt = store.files.upload_bytes("big", file)
     assert server.faults.fired() == [1, 1]

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.cores import num_cores
-from model.data import order
 from model.data.config import BatchConfig
 from model.data.loader import Examples, Loader, samples_of_step
 from model.data.parts import open_parts, records_by_id
@@ -113,10 +112,8 @@ def test_steps_of_a_record_are_those_that_draw_it(tmp_path, batch_size: int, num
 
 def test_hosts_share_a_batch_and_read_blocks_of_their_own(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(dataset, "MAX_BLOCK", 4)
-    monkeypatch.setattr(order, "_LANE_EXAMPLES", 2)
-    monkeypatch.setattr(order, "_LANE_BLOCKS", 2)
-    folder = write_dataset(tmp_path / "d", {"color": [color_record(i) for i in range(700)]})
-    train = BatchConfig(batch_size=8, text_len=12)
+    folder = write_dataset(tmp_path / "d", {"color": [color_record(i) for i in range(1280)]})
+    train = BatchConfig(batch_size=128, text_len=12)  # Of four lanes.
     read: list[set[int]] = []
 
     def load(**host: int) -> list[np.ndarray]:
@@ -132,7 +129,7 @@ def test_hosts_share_a_batch_and_read_blocks_of_their_own(tmp_path, tokenizer, m
             return one(self, position)
 
         monkeypatch.setattr(type(part), "__getitem__", noted)
-        made = [loader.batch(step)["text"] for step in range(700 // 8)]
+        made = [loader.batch(step)["text"] for step in range(1280 // 128)]
         monkeypatch.setattr(type(part), "__getitem__", one)
         return made
 
@@ -140,7 +137,7 @@ def test_hosts_share_a_batch_and_read_blocks_of_their_own(tmp_path, tokenizer, m
     shares = [load(host=host, num_hosts=4) for host in range(4)]
     for step, batch in enumerate(whole):
         np.testing.assert_array_equal(batch, np.concatenate([share[step] for share in shares]))
-    blocks = 700 // 4
+    blocks = 1280 // 4
     assert len(read[0]) == blocks
     assert sum(map(len, read[1:])) <= blocks + 4
     with pytest.raises(ValueError, match=r"batch_size .*num_hosts=3"):

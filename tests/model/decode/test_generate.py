@@ -13,6 +13,7 @@ from model import vlm
 from model.decode import generate as module
 from model.decode.config import SamplingParams
 from model.decode.generate import choose_token, generate, prefill
+from model.text.decoder import Decoder
 from tests.model.eval import recomputed
 from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import TEXT, init_params, tiny_config
@@ -97,21 +98,22 @@ def test_stops_and_pads_after_the_stop_token():
 
 @pytest.mark.slow
 def test_ends_once_every_real_row_has_stopped(monkeypatch: pytest.MonkeyPatch):
-    steps: list[int] = []
-    inner = module._extend
+    read: list[int] = []
+    embed = Decoder.embed
 
-    def counted(model: vlm.Vlm, start: module.PromptState, state: module._State, token: jax.Array):
-        jax.debug.callback(lambda step: steps.append(int(step)), state.step)
-        return inner(model, start, state, token)
+    def counted(self: Decoder, tokens: jax.Array, **more: typing.Any) -> jax.Array:
+        if tokens.shape[1] == 1:  # Not of the prompt.
+            jax.debug.callback(lambda token: read.append(int(token)), tokens[0, 0])
+        return embed(self, tokens, **more)
 
     case = make_case("m3")
     free = _generate(case)
-    monkeypatch.setattr(module, "_extend", counted)
+    monkeypatch.setattr(Decoder, "embed", counted)
     # Another M is another program, traced with the counter inside.
     stopped = _generate(case, max_new_tokens=40, stop=int(free[0, 1]), real=np.arange(3) < 1)
     jax.effects_barrier()
     end = list(free[0]).index(free[0, 1])
-    assert steps == list(range(end))
+    assert read == list(free[0, :end])
     np.testing.assert_array_equal(stopped[0, : end + 1], free[0, : end + 1])
 
 

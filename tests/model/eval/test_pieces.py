@@ -63,13 +63,13 @@ def test_pieces_are_put_together_to_the_bytes_of_the_whole(
     stored = [Answered.from_json(piece.to_json()) for piece in pieces]
     assert stored == pieces
     decoded: list[int] = []
-    decode = run._decode
+    decode = run.decode_rows
 
-    def counted(*args: Any) -> list[str]:
-        decoded.append(args[2])
-        return decode(*args)
+    def counted(*args: Any, **options: Any) -> Any:
+        decoded.append(args[3].budget)
+        return decode(*args, **options)
 
-    monkeypatch.setattr(run, "_decode", counted)
+    monkeypatch.setattr(run, "decode_rows", counted)
     assert predicted(given, tmp_path / "joined", *stored) == whole
     assert decoded == []
     assert predicted(given, tmp_path / "lacking", stored[1], stored[3]) == whole

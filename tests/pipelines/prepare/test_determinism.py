@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -22,11 +23,11 @@ import flows
 import infra
 import model
 import pipelines
-from pipelines.prepare import job
+from pipelines.prepare import job, listing
 from pipelines.prepare.run import PrepareConfig, make_dataset, prepare_dataset
-from pipelines.records import lines
 from pipelines.records.dataset import Dataset
-from pipelines.sources.spec import SourceSpec
+from pipelines.records.lines import sorted_lines
+from pipelines.sources.reading.spec import SourceSpec
 from tests.processes import command_line
 from tests.slices import day_slice
 
@@ -168,7 +169,8 @@ def test_the_order_of_a_folder_does_not_change_the_bytes(corpus, tmp_path, expec
 def test_lists_longer_than_the_memory_do_not_change_the_bytes(
     corpus, tmp_path, expected, monkeypatch
 ):
-    monkeypatch.setattr(lines, "_RUN_BYTES", 1000)  # Two or three items.
+    two_or_three = functools.partial(sorted_lines, run_size=1000)
+    monkeypatch.setattr(listing, "sorted_lines", two_or_three)
     monkeypatch.setattr(job, "_CHUNK", 1000)
     assert run(corpus, tmp_path / "a") == expected
 

@@ -24,13 +24,12 @@ from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import BadInput, Reject
-from pipelines.sources import item, media_reader
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Media
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading import item, media_reader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Media
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.sources.registry import source_spec
 from pipelines.sources.web import images as web
-from pipelines.sources.web import tables as web_tables
 from pipelines.transforms.masks import normalize_mask
 from pipelines.video.probe import probe_video
 
@@ -49,8 +48,7 @@ def lines(root, rows: list) -> None:
     (root / "web/a.jsonl").write_text(text)
 
 
-def test_hostile_lines_are_rejects(tmp_path, encoded, monkeypatch):
-    monkeypatch.setattr(web_tables, "_MAX_LINE", 200_000)
+def test_hostile_lines_are_rejects(tmp_path, encoded):
     secret = tmp_path / "secret.jpg"
     secret.write_bytes(encoded())
     lines(
@@ -65,7 +63,7 @@ def test_hostile_lines_are_rejects(tmp_path, encoded, monkeypatch):
             '{"image": "ok.jpg", "text": "x", "width": Infinity, "height": 1, "objects": '
             '[{"label": "a", "box": [1, 1, 9, 9]}]}',
             "[" * 100_000,
-            '{"image": "ok.jpg", "text": "' + "long " * 50_000 + '"}',
+            '{"image": "ok.jpg", "text": "' + "long " * (4 << 20) + '"}',
             {"image": "ok.jpg", "text": "last"},
         ],
     )
@@ -80,7 +78,7 @@ def test_hostile_lines_are_rejects(tmp_path, encoded, monkeypatch):
     assert told["5"] == r'not Unicode in suffixes: ["half a pair \ud83d"]'
     assert "malformed annotation: a number is infinite" in told["6"]
     assert told["7"] == "nested too deeply"
-    assert told["8"] == "line has more than 200000 bytes"
+    assert told["8"] == "line has more than 16777216 bytes"
     assert dataset.info.num_inputs == dataset.info.num_records + len(reasons)
 
 

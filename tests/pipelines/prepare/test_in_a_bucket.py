@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.store import block_reader
-from pipelines.prepare import estimate as sampling
+from pipelines.prepare.estimate import estimate_dataset
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from tests.gcs.faults import Rule
@@ -73,13 +73,12 @@ def test_a_bucket_gives_the_bytes_of_a_disk(corpus, tmp_path, server, source, sp
     assert Dataset(tmp_path / "disk").info.num_records > 0
 
 
-@pytest.mark.parametrize("most_units", [8, 3])
-def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, server, monkeypatch, most_units):
+@pytest.mark.parametrize("max_units", [8, 3])  # All are listed, or three of six.
+def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, server, max_units):
     server.upload(corpus, "raw")
-    monkeypatch.setattr(sampling, "_UNITS", most_units)  # So all are listed, or three of six.
     more: dict[str, Any] = {"source": "web", "split": "train", "scratch": str(tmp_path)}
     disk, bucket = (
-        sampling.estimate_dataset(CONFIG, data_root=root, count=20, **more)
+        estimate_dataset(CONFIG, data_root=root, count=20, max_units=max_units, **more)
         for root in (str(corpus), f"{server.uri}/raw")
     )
     assert disk.core_s.high > 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
-from tests.pipelines.sources.test_odd_inputs import picture, write_tar
+from tests.pipelines.sources.reading.test_odd_inputs import picture, write_tar
 
 CONFIG = PrepareConfig(image_px=16, num_shards=2, num_workers=1, max_reject_rate=1.0)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipelines.prepare import listing
 from pipelines.prepare.__main__ import main
+from pipelines.prepare.job import WorkFolder
 from pipelines.prepare.raw_files import RawFile, list_raw_files
 from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare_dataset
 from pipelines.records.dataset import Dataset
@@ -238,8 +238,8 @@ def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
-    whole = listing._lines_of_shard
-    monkeypatch.setattr(listing, "_lines_of_shard", lambda *words: list(whole(*words))[1:])
+    whole = WorkFolder.section
+    monkeypatch.setattr(WorkFolder, "section", lambda *words: list(whole(*words))[1:])
     with pytest.raises(RuntimeError, match="web/train lost inputs: 80 listed, 77 "):
         run(corpus, tmp_path / "a")
 

@@ -17,9 +17,9 @@ from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
 from pipelines.records.export import EXPORT_FILE, export_records
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import read_frames, write_shard
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.sources.registry import source_spec
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.own.rows import items_of
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.row_files import read_rows
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.layout import question_item, text_under
+from pipelines.sources.reading.row_files import read_rows
 from pipelines.sources.vqa.scene_graphs import GQA
 from pipelines.sources.web.tasks import WebImage, web_image_items
 

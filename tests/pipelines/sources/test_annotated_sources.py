@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.records.schema import MASK_MARKER
-from pipelines.sources.item import BOX_MARKER
+from pipelines.sources.reading.item import BOX_MARKER
 from tests.pipelines.sources.writing import put_json
 
 

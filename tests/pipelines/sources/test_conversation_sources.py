@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.records.example import decode_example, encode_example
 from pipelines.records.schema import BadInput, Record
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
 from pipelines.sources.registry import source_spec
 from pipelines.transforms.render import render_record
 from tests.pipelines.sources.writing import put_json

@@ -1,7 +1,7 @@
 """Readers of documents, scene text, book covers, diagrams and school books."""
 
 from pipelines.sources.documents.pages import in_stvqa_val, reorder_answers
-from pipelines.sources.item import Edit, Item
+from pipelines.sources.reading.item import Edit, Item
 from tests.pipelines.sources.caption_layouts import write_textvqa
 from tests.pipelines.sources.document_layouts import (
     write_ai2d,

@@ -10,9 +10,9 @@ from infra.store.disk import Disk
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.tfrecord import write_shard
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.sources.registry import source_spec
 from tests.pipelines.sources.writing import put_json, put_text
 

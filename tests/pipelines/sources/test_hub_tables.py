@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
 from pipelines.sources.registry import SOURCES, source_spec
 from tests.pipelines.sources import hub_layouts
 from tests.pipelines.sources.hub_layouts import picture, put_parquet

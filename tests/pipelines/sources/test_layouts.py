@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.sources.layout import find_file
+from pipelines.sources.reading.layout import find_file
 from pipelines.sources.registry import BENCHMARKS, SOURCES
 from tests.pipelines.sources.layouts import WRITERS
 from tests.pipelines.sources.writing import put_json

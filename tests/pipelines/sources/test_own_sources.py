@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.records.licence import Licence
-from pipelines.sources.corpus import Corpus, UnpackedMedia
 from pipelines.sources.own_source import OwnSource
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
 from pipelines.sources.registry import reader_module, source_spec
 from tests.pipelines.sources.writing import put_image, put_text
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from pipelines.sources.item import Item
+from pipelines.sources.reading.item import Item
 
 REF = {
     "ref_id": 5,

@@ -17,9 +17,9 @@ from pyarrow import parquet
 from pipelines.records.example import _Example
 from pipelines.records.rle import encode_mask
 from pipelines.records.tfrecord import write_shard
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
 from pipelines.sources.own_source import OwnSource
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
 from pipelines.sources.registry import source_spec
 from pipelines.sources.web.examples import split_of
 from pipelines.transforms.masks import normalize_mask

@@ -7,8 +7,8 @@ import pytest
 from infra.store.block_reader import RangeError
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.schema import Reject
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
 from pipelines.sources.registry import source_spec
 from tests.gcs.faults import Rule
 from tests.gcs.objects import Content

@@ -7,7 +7,7 @@ import pytest
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
-from pipelines.sources.item import Item
+from pipelines.sources.reading.item import Item
 from tests.pipelines.sources.video_layouts import (
     write_activitynet_cap,
     write_activitynet_qa,

@@ -16,9 +16,9 @@ from pyarrow import parquet
 from infra.store.disk import Disk
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import MASK_MARKER
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import BOX_MARKER
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import BOX_MARKER
+from pipelines.sources.reading.media_reader import MediaReader
 from pipelines.sources.registry import source_spec
 
 MASK = json.loads(encode_mask(np.eye(23, 31, dtype=bool)))

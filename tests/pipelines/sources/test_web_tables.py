@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
-from tests.pipelines.sources.test_odd_inputs import Listed, picture, write_tar
+from tests.pipelines.sources.reading.test_odd_inputs import Listed, picture, write_tar
 
 WORD = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=8)
 PAIR = st.fixed_dictionaries({"question": WORD, "answer": WORD})

@@ -10,7 +10,7 @@ from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import BadInput
-from pipelines.sources.item import Edit
+from pipelines.sources.reading.item import Edit
 from pipelines.transforms.edits import edit_image, edit_original, edit_stored
 from tests.pipelines.sources.caption_layouts import write_textvqa, write_widgetcap
 from tests.pipelines.sources.document_layouts import write_ai2d

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.records.rle import decode_mask, encode_mask
 from pipelines.records.schema import MASK_MARKER, BadInput
-from pipelines.sources.item import BOX_MARKER, Item, Media
+from pipelines.sources.reading.item import BOX_MARKER, Item, Media
 from pipelines.transforms.decode import Pixels
 from pipelines.transforms.locations import box_tokens, check_pixels
 from pipelines.transforms.masks import normalize_mask, polygon_mask

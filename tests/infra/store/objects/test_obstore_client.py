@@ -262,7 +262,7 @@ def test_a_file_as_long_as_a_marker_that_comes_again_is_shown(files: Bucket, s3:
 def test_what_s3_does_not_copy_in_one_request_goes_through_this_machine(
     files: Bucket, s3: S3, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("infra.store.objects.obstore_client._LARGEST_COPY", 10**6)
+    monkeypatch.setattr("infra.store.objects.obstore_client.LARGEST_COPY", 10**6)
     data = bytes(range(256)) * 10_000
     s3.store.put("testing", "some/where/a", Content.of(data))
     files.link("a", "b", File(sha256="0" * 64, size=len(data)))

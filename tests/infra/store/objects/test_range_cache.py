@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.objects import range_cache
 from infra.store.objects.range_cache import RangeCache
 
 SHA = "a1" * 32
@@ -59,10 +58,7 @@ def test_two_who_want_it_at_the_same_time_ask_once(tmp_path: Path):
     assert [path.name for path in (tmp_path / SHA).iterdir()] == ["5-9"]
 
 
-def test_nobody_waits_for_a_process_that_was_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(range_cache, "_MAX_WAIT", 0.05)
+def test_nobody_waits_for_a_process_that_was_stopped(tmp_path: Path):
     stopped, go_on = threading.Event(), threading.Event()
 
     def hang() -> bytes:
@@ -70,7 +66,7 @@ def test_nobody_waits_for_a_process_that_was_stopped(
         go_on.wait(10)
         return b"late"
 
-    cache = RangeCache(tmp_path, 1000)
+    cache = RangeCache(tmp_path, 1000, max_wait=0.05)
     thread = threading.Thread(target=cache.get, args=(SHA, 0, 4, hang), kwargs={"fresh": False})
     thread.start()
     stopped.wait(10)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Media
-from pipelines.sources.values import answer_of, text_of
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.values import answer_of, text_of
 
 
 def find_annotation(corpus: Corpus, *names: str) -> Path:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import Omission, Reject
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Listing, with_prompt
-from pipelines.sources.layout import SHARED, find_file
-from pipelines.sources.slicing import Slice, are_disjoint, parse_slice, read_slice
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Item, Listing, with_prompt
+from pipelines.sources.reading.layout import SHARED, find_file
+from pipelines.sources.reading.slicing import Slice, are_disjoint, parse_slice, read_slice
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9_.-]+")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.records.schema import BadInput
-from pipelines.sources.unpacking import open_lines
+from pipelines.sources.reading.unpacking import open_lines
 
 _MAX_CELL = 16 << 20
 """Longest cell [characters]; more is a quote that was never closed."""

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import table_rows
-from pipelines.sources.item import Item, Listing
-from pipelines.sources.unpacking import DamagedFile, open_lines
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.hub import table_rows
+from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.unpacking import DamagedFile, open_lines
 
 Value = TypeVar("Value", list, dict)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Omission
-from pipelines.sources.corpus import Corpus, is_unicode, printable_name
+from pipelines.sources.reading.corpus import Corpus, is_unicode, printable_name
 
 T = TypeVar("T")
 

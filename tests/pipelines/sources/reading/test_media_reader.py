@@ -9,12 +9,11 @@ import pytest
 
 from infra.store.raw_path import raw_path
 from pipelines.records.schema import BadInput
-from pipelines.sources import media_reader
-from pipelines.sources.item import Item, Media
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.item import Item, Media
+from pipelines.sources.reading.media_reader import MediaReader
 from tests.gcs.objects import Content
 
-DATA = bytes(range(256)) * 40
+DATA = bytes(range(256)) * 1000
 
 
 def media(offset: int, size: int, path: str = "web/0.tar", **more: int) -> Media:
@@ -48,12 +47,11 @@ def test_neighbours_come_in_one_request(server, reader):
     assert ranges(server) == 1
 
 
-def test_what_lies_elsewhere_comes_by_itself(server, reader, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(media_reader, "_GAP", 50)
+def test_what_lies_elsewhere_comes_by_itself(server, reader):
     shown = [
         media(0, 30),
         media(40, 30),
-        media(500, 30),
+        media(200_000, 30),
         media(20, 30),
         media(60, 30, "web/1.tar"),
         Media(path="web/plain.jpg"),
@@ -66,17 +64,17 @@ def test_what_lies_elsewhere_comes_by_itself(server, reader, monkeypatch: pytest
     assert ranges(server) == 5
 
 
-def test_a_request_brings_no_more_than_a_run(server, reader, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(media_reader, "_RUN", 250)
-    monkeypatch.setattr(media_reader, "_PREFETCH_BYTES", 300)
-    monkeypatch.setattr(media_reader, "_MAX_REQUESTS", 3)
-    shown = [media(at, 90) for at in range(0, 900, 100)] + [media(1000, 700)]
+def test_a_request_brings_no_more_than_a_run(server, reader):
+    data = DATA * 120
+    server.store.put("testing", "raw/web/0.tar", Content.of(data))
+    # A run has 2 MiB, and 16 items wait however large they are, or as many as have 8 MiB.
+    shown = [media(at * 950_000, 900_000) for at in range(27)] + [media(27 * 950_000, 3_000_000)]
     given = []
     for item in reader.expected(items(*shown)):
-        assert reader._bytes <= 1000
+        assert reader._bytes <= 17 * 900_000 + 3_000_000
         given.append(reader.read(item.media[0]))
-    assert given == [DATA[m.offset : m.offset + m.size] for m in shown]
-    assert ranges(server) == 6  # Two by two, of nine; and one that is larger than a run.
+    assert given == [data[m.offset : m.offset + m.size] for m in shown]
+    assert ranges(server) == 15  # Two by two, of 27; and one that is larger than a run.
     assert (reader._bytes, reader._requests, reader._waiting_uses) == (0, {}, {})
 
 

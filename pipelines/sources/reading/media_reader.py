@@ -17,7 +17,7 @@ import google_crc32c
 from infra.store.backend import StoreBackend
 from infra.store.raw_path import local_copy
 from pipelines.records.schema import BadInput
-from pipelines.sources.item import Item, Media
+from pipelines.sources.reading.item import Item, Media
 
 MAX_ENCODED = 512 << 20
 """Largest encoded image read into memory [bytes]; the largest photographs have some 100 MB."""

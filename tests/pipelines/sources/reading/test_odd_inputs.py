@@ -27,11 +27,11 @@ from pipelines.records.example import _Example as Example
 from pipelines.records.example import encode_example
 from pipelines.records.schema import BadInput, Omission, Record, Reject
 from pipelines.records.tfrecord import write_shard
-from pipelines.sources.corpus import Corpus, UnpackedMedia
-from pipelines.sources.item import Item
-from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
+from pipelines.sources.reading.item import Item
+from pipelines.sources.reading.media_reader import MediaReader
+from pipelines.sources.reading.values import answer_of, text_of, without_absent
 from pipelines.sources.registry import source_spec
-from pipelines.sources.values import answer_of, text_of, without_absent
 
 MARK = b"\xef\xbb\xbf"
 MEMBER = re.compile(r"^((?:.*/|)[^./]+)[.]([^/]*)$")

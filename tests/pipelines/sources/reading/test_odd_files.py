@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from pipelines.records.schema import BadInput
 from pipelines.records.tfrecord import write_shard
-from pipelines.sources.item import Media
-from pipelines.sources.media_reader import MediaReader
-from pipelines.sources.omissions import looks_like_data
-from tests.pipelines.sources.test_odd_inputs import Listed, picture, write_rows, write_tar
+from pipelines.sources.reading.item import Media
+from pipelines.sources.reading.media_reader import MediaReader
+from pipelines.sources.reading.omissions import looks_like_data
+from tests.pipelines.sources.reading.test_odd_inputs import Listed, picture, write_rows, write_tar
 
 ROW = {"image": "a.png", "question": "what?", "answers": ["red"]}
 

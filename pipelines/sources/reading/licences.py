@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.records.licence import Licence
-from pipelines.sources.values import answer_of, is_absent
+from pipelines.sources.reading.values import answer_of, is_absent
 
 OWN_NAMES = {name: name for name in ("licence", "holder", "address")}
 """Field of `Licence` -> the same name, for rows that we define."""

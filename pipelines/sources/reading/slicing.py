@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Reject
-from pipelines.sources.item import Item
+from pipelines.sources.reading.item import Item
 
 _SLICE = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.records.schema import BadInput
-from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Media
-from pipelines.sources.values import is_absent
+from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.item import Media
+from pipelines.sources.reading.values import is_absent
 
 _BATCH = 64
 """Rows read at a time; a scanned page has some megabytes."""

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from pipelines.records.schema import BadInput
-from pipelines.sources.hub import is_inline, picture_cell
-from pipelines.sources.values import box_of, language_of, rows_under, text_of, value_under
-from tests.pipelines.sources.test_odd_inputs import ABSENT, Listed, picture, write_rows, write_tar
+from pipelines.sources.reading.hub import is_inline, picture_cell
+from pipelines.sources.reading.values import box_of, language_of, rows_under, text_of, value_under
+from tests.pipelines.sources.reading.test_odd_inputs import (
+    ABSENT,
+    Listed,
+    picture,
+    write_rows,
+    write_tar,
+)
 
 WORD = st.text(st.characters(codec="utf-16"), min_size=1, max_size=9).map(
     lambda text: "".join(text.split()).replace("\ufeff", "").replace("\ufffd", "") or "x"

@@ -13,8 +13,8 @@ from infra.store.raw_path import local_copy, raw_path
 from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission
-from pipelines.sources.item import Media
-from pipelines.sources.values import text_of
+from pipelines.sources.reading.item import Media
+from pipelines.sources.reading.values import text_of
 
 WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", "segment")
 """Kinds of records that a web image can make; the reader of web images says how."""
