@@ -210,8 +210,6 @@ def test_one_gpu_has_the_registrys_batches_and_trains_adapters():
     stages = r"note: intermediary, transfers\.chartqa, transfers\.docvqa and 8 more .*\(lora\)"
     assert re.match(stages, note)
     assert not [line for line in describe_paper_deviations(shipped("paper_448")) if "lora" in line]
-    (note,) = describe_paper_deviations(shipped("small_scale"))
-    assert re.match(r"note: mqt_content, mqt_content_uniform .*\(mqt_keys\)", note)
     trainings = [study.intermediary, *study.fine_tunings.values()]
     for train in trainings:
         assert train.lora is not None
