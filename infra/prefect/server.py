@@ -488,5 +488,7 @@ def _keep_running(
             note = _start(store, host, port, note.auth, sidecar)
         except (RuntimeError, OSError, ConfigError) as error:
             # Often it passes: another program's connection had the port for some seconds, say.
-            print(f"parcel: the store's server died, its next start failed: {error}", file=sys.stderr)
+            print(
+                f"parcel: the store's server died, its next start failed: {error}", file=sys.stderr
+            )
             time.sleep(_RESTART_AFTER)
