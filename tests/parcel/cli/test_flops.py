@@ -38,12 +38,11 @@ def test_json_is_unrounded_and_holds_every_budget(flops):
     assert len({budget for kind, budget, _ in cells if kind == "mqt"}) == 128
 
 
-def test_variants_cost_what_their_connector_does(flops):
-    variants = [
-        "methods=[vanilla, m3, mqt, parcel, longer]",
-        "variants.longer={of: mqt, length: 2}",
-    ]
-    assert flops(str(SMALL), *variants).out == flops(str(SMALL)).out
+def test_variants_cost_what_their_connector_does(flops, tmp_path: Path):
+    study = tmp_path / "study.yaml"
+    methods = "methods: [vanilla, m3, mqt, parcel, longer]\nvariants: {longer: {of: mqt, length: 2}}"
+    study.write_text(f"base: {SMALL}\n{methods}\n")
+    assert flops(str(study)).out == flops(str(SMALL)).out
 
 
 def test_parts_add_up(flops):
