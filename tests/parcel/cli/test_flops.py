@@ -40,7 +40,7 @@ def test_json_is_unrounded_and_holds_every_budget(flops):
 
 def test_variants_cost_what_their_connector_does(flops, tmp_path: Path):
     study = tmp_path / "study.yaml"
-    methods = "methods: [vanilla, m3, mqt, parcel, longer]\nvariants: {longer: {of: mqt, length: 2}}"
+    methods = "methods: [vanilla, m3, mqt, parcel, long]\nvariants: {long: {of: mqt, length: 2}}"
     study.write_text(f"base: {SMALL}\n{methods}\n")
     assert flops(str(study)).out == flops(str(SMALL)).out
 
