@@ -79,7 +79,7 @@ def retention_latex(scored: Cell | Aggregate, place: int) -> str:
 def difference_latex(entry: Comparison) -> str:
     """Returns `$+2.1_{[0.4, 3.9]}^{*}$`, `difference_text` in LaTeX."""
     ends = _ends_text(entry.low, entry.high)
-    below, star = f"_{{{ends}}}" if ends else "", "^{*}" if entry.is_sure else ""
+    below, star = f"_{{{ends}}}" if ends else "", "^{*}" if entry.stands else ""
     return f"${entry.mean:+.1f}{below}{star}$"
 
 
@@ -161,7 +161,7 @@ def difference_text(entry: Comparison) -> str:
     counts = ((entry.better, "better"), (entry.worse, "worse"))
     several = ", ".join(f"{num} {word}" for num, word in counts if num)
     ends = _ends_text(entry.low, entry.high)
-    star = "*" if entry.is_sure else ""
+    star = "*" if entry.stands else ""
     texts = (f"{entry.mean:+.1f}", ends, star, several and f"({several})")
     return " ".join(text for text in texts if text)
 

@@ -392,7 +392,7 @@ class Comparison(InView):
     backbone: str | None = None
 
     @property
-    def is_sure(self) -> bool:
+    def stands(self) -> bool:
         """Whether it is significant when corrected for the number of benchmarks."""
         return self.holm is not None and self.holm <= LEVEL
 
@@ -532,7 +532,7 @@ class Section(InView):
             and entry.method in peers
             and entry.other in peers
         ]
-        return self.place(cell) == 1 and bool(against) and all(entry.is_sure for entry in against)
+        return self.place(cell) == 1 and bool(against) and all(entry.stands for entry in against)
 
 
 def standing_over_all(sections: Sequence[Section]) -> tuple[int, list[Comparison]]:

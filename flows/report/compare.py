@@ -200,7 +200,7 @@ def _mean_comparison(
     if len(complete) < 2:
         return None
     # Counted as better or worse is what stands after the correction, benchmark by benchmark.
-    significant = [comparisons[name].mean for name in complete if comparisons[name].is_sure]
+    significant = [comparisons[name].mean for name in complete if comparisons[name].stands]
     return Comparison(
         **dataclasses.asdict(
             estimate_interval([*complete.values()], [*plan.pretraining_of.values()], num_tests=1)

@@ -174,7 +174,7 @@ def _place_text(entry: Comparison) -> str:
 def _family_note(sections: Sequence[Section]) -> list[str]:
     """Returns the note on the differences that stand when all are corrected together."""
     num, standing = standing_over_all(sections)
-    starred = sum(entry.is_sure for section in sections for entry in section.comparisons)
+    starred = sum(entry.stands for section in sections for entry in section.comparisons)
     if not starred:
         return []
     names = [*map(_place_text, standing)]

@@ -63,7 +63,7 @@ def judge(shape: Shape, studies: int, seed: int) -> Judgement:
         studies=studies,
         held=float(np.mean(chances > 0.05)),
         held_far=float(np.mean(chances > 0.002)),
-        starred=statistics.mean(any(c.is_sure for c in table) for table in single),
+        starred=statistics.mean(any(c.stands for c in table) for table in single),
         width=_width(single, shape.freedom),
         mean_held=float(np.mean(of_means > 0.05)) if of_means.size else math.nan,
         mean_width=_width(over, shape.freedom) if of_means.size else math.nan,
