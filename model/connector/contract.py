@@ -7,6 +7,7 @@
     masking     a budget in a larger shape gives the tokens of its own shape
     gradients   ... and its gradients, all finite; every parameter has one
     nesting     a larger budget trains all parameters that a smaller one trains
+    choice      features that are chosen are the same wherever they lie, also where all look alike
 
 Masking is what lets a few compiled shapes serve every budget; nesting is what lets one set of
 weights do so. Where anchors change between two budgets, a larger one may train fewer queries: only
@@ -42,6 +43,12 @@ _FAINT = 1e-4
 _BATCH, _SHAPES, _BUDGETS = 2, 3, 16
 """Number of images, of compiled shapes, and of budgets whose number of tokens is checked."""
 
+_ALIKE = 0.9
+"""Mean cosine of features that look alike, as a trained tower's do."""
+
+_KEPT = 0.5
+"""Least share of a choice that stays where features change places; at random, a quarter stays."""
+
 _FAST = {"xla_backend_optimization_level": 0}
 """Programs run once; optimizing them would take most of the time."""
 
@@ -76,7 +83,9 @@ def check_promises(cfg: ConnectedConfig) -> Iterator[PromiseCheck]:
       cfg: config of the model that it is part of.
     """
     trial = _ConnectorTrial(cfg)
-    first, *remaining = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
+    first, *remaining = (
+        *("programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting", "choice"),
+    )
     promise = _check_promise(trial, first)
     yield promise
     for name in remaining:
@@ -292,6 +301,37 @@ class _ConnectorTrial:
         detail = detail or "; its tokens are the first ones of a larger budget's"
         return f"a budget trains part of what a larger one trains{detail}"
 
+    def choice(self) -> str:
+        # A quarter of the features, before and after they change places:
+        #
+        #     features  a b c d e f g h    chosen  c f
+        #               g c a h f b e d            c f    the same two, found elsewhere
+        most = max(self.supported[0], self.features.shape[1] // 4)
+        budget = max(budget for budget in self.supported if budget <= most)
+        if _chosen(self._run(budget, budget).tokens, self.features) is None:
+            return "its tokens are no features"
+        places = np.random.default_rng(3).permutation(self.features.shape[1])
+
+        def share_kept(features: Float[np.ndarray, "B P C"]) -> float:
+            images = np.arange(_BATCH)[:, None]
+            before = _chosen(self._run(budget, budget, features).tokens, features)
+            shuffled = features[:, places]
+            after = _chosen(self._run(budget, budget, shuffled).tokens, shuffled)
+            is_chosen = np.zeros(features.shape[:2], bool)
+            is_chosen[images, before] = True
+            return float(np.mean(is_chosen[images, places[after]]))
+
+        unit = self.features / np.linalg.norm(self.features, axis=-1, keepdims=True)
+        shared = unit[:, :1] * np.sqrt(_ALIKE / (1 - _ALIKE))
+        if share_kept(self.features) < _KEPT:
+            return "by place"
+        if (kept := share_kept((unit + shared).astype(np.float32))) < _KEPT:
+            raise _BrokenError(
+                f"of features with a cosine of {_ALIKE} among themselves, {1 - kept:.0%} of the "
+                f"{budget} chosen are others when their places change"
+            )
+        return "by content, also where features look alike"
+
     @functools.cached_property
     def _abstract(self) -> tuple[typing.Any, typing.Any]:
         """Structure and shapes of the parameters."""
@@ -383,6 +423,14 @@ class _ConnectorTrial:
             sample = {group[len(group) // 4], group[len(group) // 2], group[-1]}
             pairs += itertools.pairwise(sorted(sample))
         return pairs
+
+
+def _chosen(
+    tokens: Float[np.ndarray, "B N C"], features: Float[np.ndarray, "B P C"]
+) -> Int32[np.ndarray, "B N"] | None:
+    """Returns which feature each token is; None if some are none."""
+    is_same = np.all(tokens[:, :, None] == features[:, None], axis=-1)
+    return np.argmax(is_same, axis=2).astype(np.int32) if np.all(is_same.any(axis=2)) else None
 
 
 _T = typing.TypeVar("_T")

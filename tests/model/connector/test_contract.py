@@ -10,7 +10,9 @@ from tests.model.tiny_models import ELASTIC_KINDS, POOLED_KINDS, tiny_config
 from tests.slices import day_slice
 
 OWN = "tests.model.connector.own_connectors"
-PROMISES = ["programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"]
+PROMISES = [
+    *("programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting", "choice"),
+]
 
 
 def broken(cfg: ModelConfig) -> dict[str, str]:
@@ -61,6 +63,16 @@ def test_what_is_told_of_one_that_keeps_them():
     assert "first ones" in told["nesting"]
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("id_selection", "by content"), (f"{OWN}:FirstOnes", "by place"), ("m3", "no features")],
+)
+def test_what_is_told_of_a_choice(name: str, told: str):
+    findings = {finding.name: finding for finding in check_promises(tiny_config(name))}
+    assert findings["choice"].holds
+    assert told in findings["choice"].detail
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "promise", "told"),
@@ -79,6 +91,7 @@ def test_what_is_told_of_one_that_keeps_them():
         ("Untrained", "gradients", "of spare: zero at every budget tried; nothing trains it"),
         ("Infinite", "gradients", "not finite"),
         ("OtherRows", "nesting", "numbers of queries that budget 130 does not"),
+        ("ClampedChoice", "choice", "of the 64 chosen are others when their places change"),
     ],
 )
 def test_a_broken_promise_is_told(name: str, promise: str, told: str):

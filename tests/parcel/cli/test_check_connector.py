@@ -42,6 +42,7 @@ def test_a_line_for_each_promise(parcel, folder: Path):
         "masking",
         "gradients",
         "nesting",
+        "choice",
     ]
     assert {word for _, word, _ in lines} == {"ok"}
     assert lines[1][2] == "17 of 32 from 2 to 64"
