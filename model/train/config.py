@@ -15,6 +15,7 @@ SCHEDULES = get_args(Schedule)
 SAMPLINGS = get_args(SuffixSampling)
 
 FreezeVision = bool | Literal["all"]
+LossWeights = Literal["examples", "tokens"]
 """Of the image's side: nothing keeps its weights, the vision tower (true), or "all"."""
 
 
@@ -97,6 +98,8 @@ class ProgramConfig:
       grad_clip: largest global norm of the gradient.
       b2: decay of Adam's second moment.
       label_smoothing: probability moved from the true token to all others.
+      loss_weights: what weighs the same in the loss of a batch: examples, each the mean over its
+        targets, as in big_vision; or target tokens, as in LLaVA, where long answers count more.
       dropout: rate of dropout in the decoder's two residual branches of each block, element by
         element, as in big_vision's Gemma; embeddings and the image tower have none [fraction].
       text_len: length of prefix, separator and suffix together; longer texts are cut [tokens].
@@ -122,6 +125,7 @@ class ProgramConfig:
     grad_clip: float = 1.0
     b2: float = 0.999
     label_smoothing: float = 0.0
+    loss_weights: LossWeights = "examples"
     dropout: float = 0.0
     text_len: int = 64
     budgets: tuple[int, ...] | None = None

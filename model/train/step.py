@@ -33,7 +33,7 @@ from model.sharding import (
     zeros_like_part,
 )
 from model.text.dropout import Dropout
-from model.train.config import ProgramConfig, TrainConfig
+from model.train.config import LossWeights, ProgramConfig, TrainConfig
 from model.train.lora import LORA, adapter_shapes, adapters_of, new_adapters
 from model.train.lora_config import LoraConfig
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
@@ -421,7 +421,8 @@ def _backward(
     #
     #     rows of a device     r0 r1 r2 r3 r4 r5        microbatch 2
     #     parts                [r0 r1] [r2 r3] [r4 r5]  loss = sum, gradient = sum
-    weighted = {**batch, "weights": loss_weights(batch["mask_loss"][:, 1:])}
+    weights = loss_weights(batch["mask_loss"][:, 1:], train.loss_weights)
+    weighted = {**batch, "weights": weights}
     if (passes := train.num_passes(rows)) == 1:
         return loss_and_gradient(weighted, 0)
     parts = {
@@ -445,6 +446,8 @@ def loss_of_rows(
     lora: LoraConfig | None,
 ) -> jax.Array:
     """Returns a batch's loss over all rows, given this device's rows; in a `shard_map` or alone.
+
+    Examples weigh the same, whatever they do in training.
 
     Args:
       params: this device's parts of the parameters, and of the adapters where there are some.
@@ -498,14 +501,20 @@ def _weighted_loss(
     return mean_of_rows(loss)
 
 
-def loss_weights(mask_loss: jax.Array) -> jax.Array:
-    """Returns each target's weight: the loss is a mean over examples of their mean over targets.
+def loss_weights(mask_loss: jax.Array, equal: LossWeights = "examples") -> jax.Array:
+    """Returns the weight of each of this device's targets in the mean loss of its rows.
 
-    An example without targets counts as 0, not as absent.
+    Where examples weigh the same, the loss is a mean over them of their mean over targets, and one
+    without targets counts as 0, not as absent. Where tokens do, it is a mean over all targets of
+    the batch, those of other devices included.
 
-    Source: big_vision `trainers/proj/paligemma/train.py`.
+    Source: big_vision `trainers/proj/paligemma/train.py`, for examples.
     """
-    # Two examples with 2 and 4 targets: each target of the first weighs 1/2/2, of the second 1/4/2.
+    # Two examples with 2 and 4 targets, by examples: each target of the first weighs 1/2/2, of the
+    # second 1/4/2. By tokens, each weighs 1/6; on two devices with 6 and 2 targets, 1/4: the mean
+    # over devices of the sums of 6 and 2 quarters of a loss is that of 8 eighths.
     has_loss = (mask_loss > 0).astype(jnp.float32)
+    if equal == "tokens":
+        return has_loss / jnp.maximum(mean_of_rows(jnp.sum(has_loss)), 1.0)
     count = jnp.maximum(jnp.sum(has_loss, axis=1, keepdims=True), 1.0)
     return has_loss / count / len(has_loss)

@@ -154,7 +154,7 @@ def steps(model, train, devices, num_replicas):
 
 model = tiny_model("parcel", (30, 64))
 scanned = dataclasses.replace(model, scan_layers=True, remat="full", loss_chunk=2)
-frozen = {"freeze_vision": True}
+frozen = {"freeze_vision": True, "loss_weights": "tokens"}
 for cfg, settings, replicas in [(scanned, {}, 2), (model, frozen, 1)]:
     train = TrainConfig(batch_size=8, text_len=6, dropout=0.1, **settings)
     one, moments = steps(cfg, train, jax.devices()[:1], 1)

@@ -10,7 +10,7 @@ import pytest
 from infra.store.digest import identity_json
 from model import vlm
 from model.checkpoint.digest import flatten_params
-from model.train.config import TrainConfig
+from model.train.config import LossWeights, TrainConfig
 from model.train.memory import FORMULA_SHARE, fitting_microbatch, step_bytes, with_microbatch
 from model.train.step import _backward, dropout_key
 from tests.model.tiny_model import tiny_model
@@ -19,8 +19,8 @@ MODEL = tiny_model("parcel", (30, 64))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("microbatch", [4, 2])
-def test_parts_give_the_loss_and_gradient_of_the_whole_batch(microbatch: int):
+@pytest.mark.parametrize(("microbatch", "equal"), [(4, "examples"), (2, "tokens")])
+def test_parts_give_the_loss_and_gradient_of_the_whole_batch(microbatch: int, equal: LossWeights):
     rng = np.random.default_rng(0)
     # Rows of one to six targets, and one of none: means of parts would weigh them otherwise.
     begin = np.array([6, 1, 5, 2, 7, 3])[:, None]
@@ -32,7 +32,9 @@ def test_parts_give_the_loss_and_gradient_of_the_whole_batch(microbatch: int):
         "mask_loss": learned,
     }
     params = dict(flatten_params(vlm.init_params(MODEL, 0)))
-    train = TrainConfig(batch_size=6, text_len=6, dropout=0.2, label_smoothing=0.1)
+    train = TrainConfig(
+        batch_size=6, text_len=6, dropout=0.2, label_smoothing=0.1, loss_weights=equal
+    )
     key, results = dropout_key(train, 0, 0), []
     for limit in (None, microbatch):
         config = dataclasses.replace(train, microbatch=limit)

@@ -112,6 +112,7 @@ def test_fields_that_a_program_is_compiled_from_tell_stages_apart():
         "grad_clip": 2.0,
         "b2": 0.9,
         "label_smoothing": 0.1,
+        "loss_weights": "tokens",
         "dropout": 0.1,
         "text_len": 8,
         "budgets": (64,),
@@ -214,3 +215,10 @@ def test_loss_is_a_mean_of_means():
     losses = jnp.asarray([[1.0, 3.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     mask = jnp.asarray([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
     assert float(jnp.sum(loss_weights(mask) * losses)) == pytest.approx((2 + 5 + 0) / 3)
+
+
+def test_loss_by_tokens_is_a_mean_over_all_targets():
+    losses = jnp.asarray([[1.0, 3.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    mask = jnp.asarray([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
+    assert float(jnp.sum(loss_weights(mask, "tokens") * losses)) == pytest.approx((1 + 3 + 5) / 3)
+    assert not np.any(loss_weights(jnp.zeros((2, 3)), "tokens"))
