@@ -11,13 +11,16 @@ from typing import Any
 from pipelines.records.schema import BadInput
 from pipelines.sources.reading.corpus import Corpus
 from pipelines.sources.reading.item import Media
-from pipelines.sources.reading.values import is_absent
+from pipelines.sources.reading.values import as_written, is_absent
 
 _BATCH = 64
 """Rows read at a time; a scanned page has some megabytes."""
 
 _BASE64_HEADS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "SUkqA", "TU0AK")
 """Base64 of the first bytes of PNG, JPEG, GIF, WebP and TIFF."""
+
+_WIDTHS = {"float": "float32", "halffloat": "float16"}
+"""Arrow's name of a float of fewer than 64 bits -> NumPy's."""
 
 _SHORTEST = 32
 """Paths that begin like one of these are shorter [characters]."""
@@ -73,15 +76,36 @@ def column_names(names: Sequence[str]) -> Sequence[str]:
 def rows_of_batch(batch: Any) -> list[dict[str, Any]]:
     """Returns the rows of a batch of Arrow's; a text that is not UTF-8 stays bytes."""
     try:
-        return batch.to_pylist()
+        rows = batch.to_pylist()
     except ValueError:  # One odd cell among all the rows, which are taken one by one.
-        return [
+        rows = [
             {
                 name: _cell(column[number])
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             }
             for number in range(batch.num_rows)
         ]
+    for field in batch.schema:
+        if "float" in str(field.type):  # 64 bits are called double.
+            for row in rows:
+                row[field.name] = _as_written(row[field.name], field.type)
+    return rows
+
+
+def _as_written(value: Any, kind: Any) -> Any:
+    """Returns a cell of one of Arrow's types with the numbers that were written, at any depth."""
+    # A type of one's own and a dictionary's say how values are stored, not what they are.
+    kind = getattr(kind, "storage_type", kind)
+    if hasattr(kind, "index_type") or hasattr(kind, "run_end_type"):
+        kind = kind.value_type
+    if isinstance(value, dict) and hasattr(kind, "get_field_index"):
+        return {inner.name: _as_written(value[inner.name], inner.type) for inner in kind}
+    if isinstance(value, list) and hasattr(kind, "key_type"):
+        return [(_as_written(k, kind.key_type), _as_written(v, kind.item_type)) for k, v in value]
+    if isinstance(value, list) and hasattr(kind, "value_type"):
+        return [_as_written(each, kind.value_type) for each in value]
+    width = _WIDTHS.get(str(kind))
+    return as_written(value, width) if width and value is not None else value
 
 
 def _cell(scalar: Any) -> Any:

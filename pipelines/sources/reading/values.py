@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, cast
 
+import numpy as np
+
 from pipelines.records.schema import BadInput
 
 _MARK = "\ufeff"
@@ -17,9 +19,6 @@ _MARK = "\ufeff"
 _MARKS_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _LANGUAGE = re.compile(r"\S+")
-
-_EXACT = 1e15
-"""Floats below it hold whole numbers exactly."""
 
 
 def is_absent(value: object) -> bool:
@@ -45,6 +44,14 @@ def without_absent(value: Any) -> Any:
     return value
 
 
+def as_written(number: float, kind: str = "float32") -> float:
+    """Returns the shortest decimal that a float of fewer bits stands for; one of 32 bits is 3.7.
+
+    As one of 64 bits, the same number is 3.700000047683716, which nobody wrote.
+    """
+    return float(str(np.dtype(kind).type(number)))
+
+
 def text_of(value: object, field: str) -> str:
     """Returns a text, without a byte order mark; bytes are UTF-8, or UTF-16 if a mark says so.
 
@@ -63,7 +70,7 @@ def text_of(value: object, field: str) -> str:
 
 
 def answer_of(value: object, field: str) -> str:
-    """Returns an answer, which may be a number: 2 and 2.0 are "2".
+    """Returns an answer, which may be a number: 2 and 2.0 are "2", 1e16 is "10000000000000000".
 
     Raises:
       BadInput: if it is neither a text nor a number, naming the field and the value.
@@ -73,9 +80,7 @@ def answer_of(value: object, field: str) -> str:
     if not is_number or is_absent(value) or abs(number) == float("inf"):
         return text_of(value, field)
     # A column of counts in which one is missing is a column of floats.
-    if abs(number) < _EXACT and number == int(number):
-        return str(int(number))
-    return str(number)
+    return str(int(Decimal(str(number)))) if number == int(number) else str(number)
 
 
 def language_of(value: object, field: str) -> str:

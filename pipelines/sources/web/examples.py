@@ -46,7 +46,13 @@ from pipelines.sources.reading.omissions import data_files, is_hidden, note_empt
 from pipelines.sources.reading.row_files import load_dict
 from pipelines.sources.reading.spec import SourceSpec, read_units
 from pipelines.sources.reading.unpacking import DAMAGE, unpack
-from pipelines.sources.reading.values import answer_of, is_absent, rows_under, without_absent
+from pipelines.sources.reading.values import (
+    answer_of,
+    as_written,
+    is_absent,
+    rows_under,
+    without_absent,
+)
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
@@ -283,7 +289,8 @@ def _feature_depths(prefix: str, feature: Any, depth: int = 0) -> Iterator[tuple
 
 
 def _plain_text(name: str, value: object) -> str:
-    return answer_of(value, name)
+    # A FloatList has 32 bits.
+    return answer_of(as_written(value) if isinstance(value, float) else value, name)
 
 
 def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
@@ -408,8 +415,12 @@ def _example_items(
         texts = tuple(text(name, value) for value in found)
         # A number is an answer, and no caption or question unless it stands for a class.
         for value, written in zip(found, texts, strict=True):
-            if field in _WORDS and not isinstance(value, bytes) and written == answer_of(value, ""):
-                raise BadInput(f"{name} must be a text, got {value!r}")
+            if (
+                field in _WORDS
+                and not isinstance(value, bytes)
+                and written == _plain_text("", value)
+            ):
+                raise BadInput(f"{name} must be a text, got {written}")
         return texts
 
     def text_of(field: str, default: str = "") -> str:
