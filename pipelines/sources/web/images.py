@@ -8,7 +8,8 @@
     x.csv         the same fields in columns, named in the first line; ocr, objects, qa and captions
                   as JSON
     x.arrow       the columns of parquet, as a stream or a file (.feather is the same)
-    x.tsv         caption <tab> path or URL; the file of a URL is found by the URL's last part
+    x.tsv         the same, with tabs; or caption <tab> path or URL, without a line of names; the
+                  file of a URL is found by the URL's last part
 
 Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
 .xz), and names in capitals. A parquet file beside a tar of the same stem is the metadata of that

@@ -119,12 +119,20 @@ def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
 
 
 def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
-    """Yields a sample per line."""
+    """Yields a sample per line; one with a line of column names is read as CSV is."""
+    if _has_names(path):
+        yield from read_csv(corpus, path)
+        return
 
     def row(line: bytes) -> dict[str, object]:
         cells = text_of(line, "line").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
+        if any(cells[2:]):
+            raise BadInput(
+                f"line has {len(cells)} columns, a caption and a path or URL are read; name the "
+                f"columns in a first line, as image, caption, …"
+            )
         # CC3M has the caption first, CC12M the URL; a caption has blanks and may quote a URL.
         first, second = (_is_address(cell.strip()) for cell in cells[:2])
         if first and second:
@@ -161,6 +169,15 @@ def _fields_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
         name: parse_cell(name, cell) if name in may_be_lists else cell
         for name, cell in cells.items()
     }
+
+
+def _has_names(path: Path) -> bool:
+    """Returns whether a TSV begins with names: of pictures, and of texts or of a third column."""
+    names: list[str] = []
+    with contextlib.suppress(ValueError):  # What is damaged is a reject where its lines are read.
+        names = csv_columns(path)
+    is_pair = len(names) == 2 and not {*CAPTIONS, *ANNOTATIONS} & set(names)
+    return bool(set(PICTURES) & set(names)) and not is_pair
 
 
 def _is_address(cell: str) -> bool:
@@ -431,10 +448,13 @@ def _places_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _places_of_tsv(path: Path) -> Iterator[Mapping[str, Any]]:
-    # Either cell may be the caption; one that quotes a URL is no place.
+    if _has_names(path):
+        yield from _places_of_csv(path)
+        return
+    # Any cell may be the caption; one that quotes a URL is no place.
     for _, line in _whole_lines(path):
         text = text_of(line.decode("utf-8", "replace"), "line")
-        for cell in map(str.strip, text.rstrip("\r\n").split("\t")[:2]):
+        for cell in map(str.strip, text.rstrip("\r\n").split("\t")):
             if _URL.fullmatch(cell) or "://" not in cell:
                 yield {"path": cell}
 
