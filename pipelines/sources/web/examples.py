@@ -51,6 +51,7 @@ from pipelines.sources.reading.values import (
     as_written,
     is_absent,
     rows_under,
+    with_partition,
     without_absent,
 )
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
@@ -325,6 +326,7 @@ def _read_file(
     seen: Counter[str] = Counter()
     counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}
     counts.clear()  # A part of a split is read twice.
+    stated = with_partition({}, corpus.relative(path))
     with _open_records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 
@@ -339,6 +341,9 @@ def _read_file(
 
             try:
                 features = features_of(data)
+                found = {n: text(n, v) for n in stated.keys() & features for v in features[n][:1]}
+                for name, value in with_partition(found, corpus.relative(path)).items():
+                    features[name] = features.get(name) or (value.encode(),)
                 seen.update({_RAGGED.sub("", name) for name in features})
                 texts = {
                     field: text(name, value)

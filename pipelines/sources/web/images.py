@@ -48,7 +48,7 @@ from pipelines.sources.reading.omissions import (
 )
 from pipelines.sources.reading.spec import SourceSpec, read_units
 from pipelines.sources.reading.unpacking import DAMAGE, is_packed, unpack
-from pipelines.sources.reading.values import text_of, without_absent
+from pipelines.sources.reading.values import text_of, with_partition, without_absent
 from pipelines.sources.web.tables import PICTURES, media_names, table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
@@ -387,9 +387,12 @@ def _samples_of_members(
     else:
         for extension, name in others:
             counts.add(f"members .{extension}, which no sample uses", name)
-        yield WebImage.from_fields(
-            str(base / key), images[0], without_absent(metadata or {}), caption
-        )
+        try:
+            fields = with_partition(without_absent(metadata or {}), source)
+        except BadInput as error:
+            yield reject(str(error))
+        else:
+            yield WebImage.from_fields(str(base / key), images[0], fields, caption)
 
 
 SOURCES = (

@@ -24,7 +24,7 @@ from pipelines.sources.reading.hub import column_names, is_inline, picture_cell,
 from pipelines.sources.reading.item import Media
 from pipelines.sources.reading.omissions import is_hidden
 from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.reading.values import text_of, without_absent
+from pipelines.sources.reading.values import text_of, with_partition, without_absent
 from pipelines.sources.web.tasks import ANNOTATIONS, CAPTIONS, STAGE, WebImage
 
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images", "jpeg", "webp")
@@ -102,7 +102,7 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
                 map(rows_of_batch, batches(local, lambda schema: schema.names))
             )
             for number, row in enumerate(rows):
-                yield _sample_or_reject(corpus, path, number, lambda row=row: row)
+                yield from _samples_of_row(corpus, path, number, lambda row=row: row)
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -155,7 +155,7 @@ def read_csv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
             return
         for number, cells in rows:
             num_read += 1
-            yield _sample_or_reject(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
+            yield from _samples_of_row(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
     except DamagedFile as error:
         yield _reject_row(corpus, path, None, error.after(num_read))
     except BadInput as error:
@@ -197,7 +197,9 @@ def _read_lines(
         except DamagedFile as error:
             yield _reject_row(corpus, path, None, error.after(num_read))
             return
-        yield _sample_or_reject(corpus, path, number, lambda line=line: parse(_check_length(line)))
+        yield from _samples_of_row(
+            corpus, path, number, lambda line=line: parse(_check_length(line))
+        )
 
 
 def _number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -221,17 +223,21 @@ def _check_length(line: bytes) -> bytes:
     return line
 
 
-def _sample_or_reject(
+def _samples_of_row(
     corpus: Corpus, path: Path, number: int, row: Callable[[], object]
-) -> WebImage | Reject:
-    """Returns the sample of one row, or a reject with the error."""
+) -> Iterator[WebImage | Reject]:
+    """Yields the sample of one row, or a reject with the error."""
     try:
         values = row()
         if not isinstance(values, Mapping):
             raise BadInput(f"row is {kind_of(values)}, not an object")
-        return _sample_of_row(corpus, path, number, values)
+        fields = with_partition(without_absent(values), corpus.relative(path))
+        media = _media_of_row(corpus, path, number, fields)
+        if media is None:
+            raise BadInput(f"no image among the fields {with_nearest(values, _FIELDS)}")
+        yield WebImage.from_fields(_row_id(corpus, path, number), media, fields)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
-        return _reject_row(corpus, path, number, reason_of(error))
+        yield _reject_row(corpus, path, number, reason_of(error))
 
 
 def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
@@ -243,14 +249,6 @@ def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> 
 def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
     base = f"web/{path.relative_to(corpus.folder).as_posix()}"
     return base if number is None else f"{base}/{number:09d}"
-
-
-def _sample_of_row(corpus: Corpus, path: Path, number: int, values: Mapping) -> WebImage:
-    row = without_absent(values)
-    media = _media_of_row(corpus, path, number, row)
-    if media is None:
-        raise BadInput(f"no image among the fields {with_nearest(values, _FIELDS)}")
-    return WebImage.from_fields(_row_id(corpus, path, number), media, row)
 
 
 def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Media | None:

@@ -1,11 +1,16 @@
 """What a table says of its columns outside of its rows is read with them, or named."""
 
 import gzip
+import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import feather, parquet
 
-from tests.pipelines.sources.reading.test_odd_inputs import Listed, picture
+from pipelines.records.example import _Example as Example
+from pipelines.records.tfrecord import write_shard
+from tests.pipelines.sources.reading.test_odd_inputs import Listed, picture, write_tar
 from tests.pipelines.sources.writing import put_text
 
 
@@ -74,3 +79,102 @@ def test_a_caption_that_is_a_word_of_ours_is_no_line_of_names(tmp_path, caption)
     listed = Listed(tmp_path)
     assert [text for _, _, text in captions(listed)] == [caption, "an apple"]
     assert not listed.rejects
+
+
+def write_row(path: Path, **fields: object) -> None:
+    write_table(path, [{"image": picture(5), **fields}])
+
+
+def write_table(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".tar":
+        members = [("0.png", picture(5)), ("0.json", json.dumps({"caption": rows[0]["caption"]}))]
+        write_tar(path, members)
+    elif path.suffix == ".jsonl":
+        (path.parent / "1.png").write_bytes(picture(5))
+        path.write_text("".join(json.dumps({**row, "image": "1.png"}) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        feather.write_feather(pa.Table.from_pylist(rows), str(path))
+
+
+@pytest.mark.parametrize("form", ["parquet", "feather", "jsonl", "tar"])
+def test_a_folder_that_states_a_column_is_read_as_the_column(tmp_path, form):
+    for folder in ("LANGUAGE=de", "date=2024-05-06/LANGUAGE=zh%2DHans", "LANGUAGE="):
+        write_row(tmp_path / f"web/{folder}/a.{form}", caption=f"in {folder}")
+    null = "x/LANGUAGE=__HIVE_DEFAULT_PARTITION__/"
+    write_row(tmp_path / f"web/{null}/a.{form}", caption="in none")
+    listed = Listed(tmp_path)
+    assert sorted((prefix, lang, *suffixes) for _, prefix, suffixes, lang in listed.texts()) == [
+        ("caption de", "de", "in LANGUAGE=de"),
+        ("caption en", "en", "in LANGUAGE="),
+        ("caption en", "en", "in none"),
+        ("caption zh-Hans", "zh-Hans", "in date=2024-05-06/LANGUAGE=zh%2DHans"),
+    ]
+    # A column that is not read is named as one of the file is.
+    (omission,) = listed.omissions
+    assert omission.reason == "field date, which web does not read"
+
+
+def test_a_folder_may_state_the_licence_the_size_and_a_text(tmp_path):
+    folder = "license=CC%20BY%2F4.0/width=24/caption=a%20%3D%20b/height=36"
+    write_row(tmp_path / f"web/{folder}/a.parquet", objects=[{"label": "fig", "box": [1, 2, 5, 9]}])
+    listed = Listed(tmp_path, features={"licence": "license"}, tasks=("caption", "detect"))
+    assert not listed.rejects
+    assert not listed.omissions
+    assert {item.licence.licence for item in listed.items} == {"CC BY/4.0"}
+    assert {item.task: item.annotated_size for item in listed.items}["detect"] == (24, 36)
+    assert {item.suffixes for item in listed.items if item.task == "caption"} == {("a = b",)}
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_row_that_contradicts_its_folder_is_a_reject(tmp_path, form):
+    rows = [
+        {"image": picture(5), "caption": f"text {n}", "LANGUAGE": language}
+        for n, language in enumerate(("fr", "de", None))
+    ]
+    write_table(tmp_path / f"web/LANGUAGE=de/a.{form}", rows)
+    listed = Listed(tmp_path)
+    assert [(item.suffixes, item.lang) for item in listed.items] == [
+        (("text 1",), "de"),
+        (("text 2",), "de"),
+    ]
+    assert list(listed.reasons.values()) == [
+        "LANGUAGE is 'fr' in the row and 'de' in the name of a folder, one is expected"
+    ]
+
+
+def test_a_member_that_contradicts_its_folder_costs_its_sample_alone(tmp_path):
+    fields = json.dumps({"LANGUAGE": "fr"})
+    members = [("0.png", picture(1)), ("0.txt", "a"), ("0.json", fields)]
+    members += [("1.png", picture(2)), ("1.txt", "b")]
+    write_tar(tmp_path / "web/LANGUAGE=de/a.tar", members)
+    listed = Listed(tmp_path)
+    assert [(item.suffixes, item.lang) for item in listed.items] == [(("b",), "de")]
+    (reason,) = listed.reasons.values()
+    assert reason.startswith("LANGUAGE is 'fr' in the row and 'de'")
+
+
+def test_folders_of_examples_state_features(tmp_path):
+    for name, language in (("code=de", b""), ("code=fr", b"fr"), ("code=it", b"de")):
+        example = Example()
+        example.features.feature["image"].bytes_list.value.append(picture(4))
+        example.features.feature["text"].bytes_list.value.append(name.encode())
+        if language:
+            example.features.feature["code"].bytes_list.value.append(language)
+        folder = tmp_path / f"tfrecord/{name}/day=7"
+        folder.mkdir(parents=True)
+        write_shard(folder / "a.tfrecord", [example.SerializeToString()])
+        (folder / "a.idx").unlink()
+    features = {"image": "image", "caption": "text", "lang": "code"}
+    listed = Listed(tmp_path, "tfrecord", features=features)
+    assert [(item.prefix, *item.suffixes) for item in listed.items] == [
+        ("caption de", "code=de"),
+        ("caption fr", "code=fr"),
+    ]
+    assert list(listed.reasons.values()) == [
+        "code is 'de' in the row and 'it' in the name of a folder, one is expected"
+    ]
+    reasons = {omission.reason for omission in listed.omissions}
+    assert reasons == {"feature day, which no field of features names"}
