@@ -13,7 +13,7 @@
 
 Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
 .xz), and names in capitals. A parquet file beside a tar of the same stem is the metadata of that
-tar (img2dataset) and holds no samples. As in webdataset, a member's key ends at the first dot of
+tar (img2dataset) and holds no samples; without one, a row's picture may be <stem>/<key>.jpg. As in webdataset, a member's key ends at the first dot of
 its file name, what follows is its extension, and members whose names begin with a dot are nobody's.
 """
 
@@ -22,7 +22,6 @@ import itertools
 import json
 import os
 import posixpath
-import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -42,6 +41,7 @@ from pipelines.sources.reading.omissions import (
     PICTURE_SUFFIXES,
     data_files,
     is_hidden,
+    is_media,
     note_empty,
     unfollowed,
     unlisted_media,
@@ -57,8 +57,6 @@ _TEXT_SUFFIXES = ("txt", "caption")
 _TARS = (".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tbz", ".tbz2", ".tgz", ".txz")
 _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.upper())))
 """Extensions of archives, small and in capitals."""
-_STATISTICS = re.compile(r"_stats\.json$")
-"""End of the names of the counts that img2dataset writes beside its archives."""
 _MAX_REASONS = 64
 """Most things named that one file has and web does not read; the names may be a row's own."""
 _MAX_TEXT = 16 << 20
@@ -87,16 +85,21 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
     """Yields the name of each file, and whether it begins a unit, but for the rest of a unit."""
     names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
     # x.tar, x.tar.gz and x.parquet belong together: one unit for the archives, and no other for the
-    # table and the statistics, which img2dataset writes beside them.
+    # table. Nor are there others for what img2dataset writes beside archives or tables: statistics
+    # and, in x/, the fields of the table's row once more beside its picture.
     stems: set[str] = set()
     tars = {_archive_stem(n) for n in names if _is_archive(n) and not is_hidden(n)}
+    tables = {n.removesuffix(".parquet") for n in names if n.endswith(".parquet")}
+    beside = {*tars, *(f"{stem}_stats.json" for stem in tars | tables)}
+    pictures = (n.rpartition(".")[0] for n in names if is_media(n))
+    beside.update(f"{stem}.json" for stem in pictures if posixpath.dirname(stem) in tables)
     for name in names:
         stem = _archive_stem(name)
         if _is_archive(name) and not is_hidden(name):
             if stem not in stems:
                 yield name, True
             stems.add(stem)
-        elif _STATISTICS.sub("", stem) not in tars:
+        elif stem not in beside:
             yield name, table_form(name) is not None and not is_hidden(name)
 
 

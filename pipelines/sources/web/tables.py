@@ -8,7 +8,7 @@ import itertools
 import json
 import posixpath
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -226,18 +226,31 @@ def _check_length(line: bytes) -> bytes:
 def _samples_of_row(
     corpus: Corpus, path: Path, number: int, row: Callable[[], object]
 ) -> Iterator[WebImage | Reject]:
-    """Yields the sample of one row, or a reject with the error."""
+    """Yields the sample of one row, or a reject with the error; nothing for a failed download."""
+    identity = _row_id(corpus, path, number)
     try:
         values = row()
         if not isinstance(values, Mapping):
             raise BadInput(f"row is {kind_of(values)}, not an object")
         fields = with_partition(without_absent(values), corpus.relative(path))
+        if _is_failed(fields, values):
+            reason = "rows of img2dataset whose status is not success"
+            corpus.omission_counts(path).add(reason, identity)
+            return
         media = _media_of_row(corpus, path, number, fields)
         if media is None:
             raise BadInput(f"no image among the fields {with_nearest(values, _FIELDS)}")
-        yield WebImage.from_fields(_row_id(corpus, path, number), media, fields)
+        yield WebImage.from_fields(identity, media, fields)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
         yield _reject_row(corpus, path, number, reason_of(error))
+
+
+def _is_failed(fields: Mapping, columns: Container) -> bool:
+    """Returns whether a row is of a download that img2dataset notes as failed."""
+    status = fields.get("status", "success")
+    # Other tables have a status of their own, and not these columns or words.
+    is_note = {"key", "error_message"} <= set(columns) or str(status).startswith("failed_to_")
+    return status != "success" and is_note
 
 
 def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
@@ -276,6 +289,11 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
         raise BadInput(f"different files in the fields {fields}, one is expected")
     for name in here or places:
         return corpus.media(path.parent / name, video=places[name].startswith("video"))
+    files = list(filter(corpus.has, _files_of_key(path, row)))
+    if len(files) > 1:
+        raise BadInput(f"{len(files)} files of the key {row['key']!r:.60}, one is expected")
+    if files:
+        return corpus.media(files[0])
     for name in names:
         return _find_download(corpus, path, name)
     for field in filter(row.__contains__, _URLS):
@@ -328,6 +346,13 @@ def _downloads(path: Path, url: str) -> list[Path]:
     name = _name_in_url(url)
     folders = (path.parent, _folder_of_table(path), path.parent / "images")
     return [folder / name for folder in folders] if name else []
+
+
+def _files_of_key(path: Path, row: Mapping) -> list[Path]:
+    """Returns the possible files of a row's picture in the format `files` of img2dataset."""
+    key = row.get("key")
+    folder = _folder_of_table(path)
+    return [folder / f"{key}.{e}" for e in ("jpg", "png", "webp")] if isinstance(key, str) else []
 
 
 def _folder_of_table(path: Path) -> Path:
@@ -392,6 +417,8 @@ def media_names(corpus: Corpus, path: Path) -> Iterator[str]:
     """
     form = table_form(path.name)
     for row in form.places(path) if form else ():
+        with contextlib.suppress(BadInput):
+            yield from map(corpus.relative, _files_of_key(path, row))
         for field in filter(row.__contains__, (*_PATHS, *_URLS)):
             value = row[field]
             # A row that lists several is a reject, and names them all.
@@ -421,7 +448,7 @@ def _place_columns(schema: Any) -> list[str]:
     """Returns the columns that may hold paths and URLs, without the pictures beside them."""
     import pyarrow as pa
 
-    columns = [name for name in _URLS if name in schema.names]
+    columns = [name for name in (*_URLS, "key") if name in schema.names]
     for name in dict.fromkeys(_PATHS):
         kind = schema.field(name).type if name in schema.names else None
         if kind is not None and pa.types.is_struct(kind):
