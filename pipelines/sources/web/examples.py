@@ -42,7 +42,13 @@ from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
 from pipelines.sources.reading.corpus import Corpus, OmissionCounts
 from pipelines.sources.reading.item import Item, Media, checked_task, with_licence
 from pipelines.sources.reading.licences import licence_fields, stated_licence
-from pipelines.sources.reading.omissions import data_files, is_hidden, note_empty, unfollowed
+from pipelines.sources.reading.omissions import (
+    data_files,
+    is_hidden,
+    note_empty,
+    unfollowed,
+    unlisted_files,
+)
 from pipelines.sources.reading.row_files import load_dict
 from pipelines.sources.reading.spec import SourceSpec, read_units
 from pipelines.sources.reading.unpacking import DAMAGE, unpack
@@ -98,7 +104,9 @@ def _first_features(corpus: Corpus, path: Path) -> list[str]:
 
 
 def _is_record_file(corpus: Corpus, path: Path) -> bool:
-    return bool(_FILE.search(path.name)) and not is_hidden(str(path.relative_to(corpus.folder)))
+    name = path.relative_to(corpus.folder).as_posix()
+    is_listed = name not in unlisted_files(corpus)
+    return bool(_FILE.search(path.name)) and not is_hidden(name) and is_listed
 
 
 def _tfrecord_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
@@ -109,7 +117,7 @@ def _tfrecord_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
         for path in corpus.files()
         if not _is_record_file(corpus, path)
     )
-    yield from data_files(corpus, "tfrecord", names)
+    yield from data_files(corpus, "tfrecord", names, unlisted_files(corpus))
     yield from unfollowed(corpus)
 
 

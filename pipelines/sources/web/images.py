@@ -12,9 +12,10 @@
                   file of a URL is found by the URL's last part
 
 Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
-.xz), and names in capitals. A parquet file beside a tar of the same stem is the metadata of that
-tar (img2dataset) and holds no samples; without one, a row's picture may be <stem>/<key>.jpg. As in webdataset, a member's key ends at the first dot of
-its file name, what follows is its extension, and members whose names begin with a dot are nobody's.
+.xz), and names in capitals; where a folder lists its own files, those. A parquet file beside a tar
+of the same stem is the metadata of that tar (img2dataset) and holds no samples; without one, a
+row's picture may be <stem>/<key>.jpg. As in webdataset, a member's key ends at the first dot of its
+file name, what follows is its extension, and members whose names begin with a dot are nobody's.
 """
 
 import contextlib
@@ -44,6 +45,7 @@ from pipelines.sources.reading.omissions import (
     is_media,
     note_empty,
     unfollowed,
+    unlisted_files,
     unlisted_media,
 )
 from pipelines.sources.reading.spec import SourceSpec, read_units
@@ -88,6 +90,7 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
     # table. Nor are there others for what img2dataset writes beside archives or tables: statistics
     # and, in x/, the fields of the table's row once more beside its picture.
     stems: set[str] = set()
+    unlisted = unlisted_files(corpus)
     tars = {_archive_stem(n) for n in names if _is_archive(n) and not is_hidden(n)}
     tables = {n.removesuffix(".parquet") for n in names if n.endswith(".parquet")}
     beside = {*tars, *(f"{stem}_stats.json" for stem in tars | tables)}
@@ -95,7 +98,9 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
     beside.update(f"{stem}.json" for stem in pictures if posixpath.dirname(stem) in tables)
     for name in names:
         stem = _archive_stem(name)
-        if _is_archive(name) and not is_hidden(name):
+        if name in unlisted:
+            yield name, False
+        elif _is_archive(name) and not is_hidden(name):
             if stem not in stems:
                 yield name, True
             stems.add(stem)
@@ -107,7 +112,9 @@ def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     """Yields the files that look like data and are in no unit."""
     del split  # Web corpora have none.
     roles = list(_roles(corpus))
-    yield from data_files(corpus, "web", (name for name, holds in roles if not holds))
+    yield from data_files(
+        corpus, "web", (n for n, holds in roles if not holds), unlisted_files(corpus)
+    )
     yield from unfollowed(corpus)
     lists = (corpus.folder / name for name, holds in roles if holds and table_form(name))
     listed = itertools.chain.from_iterable(media_names(corpus, path) for path in lists)
