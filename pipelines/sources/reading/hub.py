@@ -2,8 +2,10 @@
 
 import ast
 import base64
+import contextlib
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,8 +75,13 @@ def column_names(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def rows_of_batch(batch: Any) -> list[dict[str, Any]]:
-    """Returns the rows of a batch of Arrow's; a text that is not UTF-8 stays bytes."""
+def rows_of_batch(batch: Any, *, named: bool = False) -> list[dict[str, Any]]:
+    """Returns the rows of a batch of Arrow's; a text that is not UTF-8 stays bytes.
+
+    Args:
+      batch: the batch.
+      named: whether classes of `datasets` are their names; else they are numbers, as stored.
+    """
     try:
         rows = batch.to_pylist()
     except ValueError:  # One odd cell among all the rows, which are taken one by one.
@@ -85,25 +92,43 @@ def rows_of_batch(batch: Any) -> list[dict[str, Any]]:
             }
             for number in range(batch.num_rows)
         ]
+    features = _features_of(batch.schema) if named else {}
     for field in batch.schema:
-        if "float" in str(field.type):  # 64 bits are called double.
+        feature = features.get(field.name)
+        if "float" in str(field.type) or "ClassLabel" in str(feature):  # 64 bits: double
             for row in rows:
-                row[field.name] = _as_written(row[field.name], field.type)
+                row[field.name] = _as_written(row[field.name], field.type, feature)
     return rows
 
 
-def _as_written(value: Any, kind: Any) -> Any:
-    """Returns a cell of one of Arrow's types with the numbers that were written, at any depth."""
+def _features_of(schema: Any) -> dict[str, Any]:
+    """Returns what `datasets` notes of the columns of a table that it writes."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return features if isinstance(features, dict) else {}
+    return {}
+
+
+def _as_written(value: Any, kind: Any, feature: Any = None) -> Any:
+    """Returns a cell of one of Arrow's types with the numbers and classes that were written."""
     # A type of one's own and a dictionary's say how values are stored, not what they are.
     kind = getattr(kind, "storage_type", kind)
     if hasattr(kind, "index_type") or hasattr(kind, "run_end_type"):
         kind = kind.value_type
+    # A sequence of objects is an object of lists, so lists are no part of the way to a class.
+    while isinstance(feature, list) or (
+        isinstance(feature, dict) and {"_type", "feature"} <= set(feature)
+    ):
+        feature = feature["feature"] if isinstance(feature, dict) else next(iter(feature), None)
+    fields = feature if isinstance(feature, dict) else {}
     if isinstance(value, dict) and hasattr(kind, "get_field_index"):
-        return {inner.name: _as_written(value[inner.name], inner.type) for inner in kind}
+        return {f.name: _as_written(value[f.name], f.type, fields.get(f.name)) for f in kind}
     if isinstance(value, list) and hasattr(kind, "key_type"):
         return [(_as_written(k, kind.key_type), _as_written(v, kind.item_type)) for k, v in value]
     if isinstance(value, list) and hasattr(kind, "value_type"):
-        return [_as_written(each, kind.value_type) for each in value]
+        return [_as_written(each, kind.value_type, feature) for each in value]
+    if type(value) is int and fields.get("_type") == "ClassLabel":
+        return dict(enumerate(fields.get("names") or ())).get(value, None if value < 0 else value)
     width = _WIDTHS.get(str(kind))
     return as_written(value, width) if width and value is not None else value
 

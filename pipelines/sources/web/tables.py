@@ -99,7 +99,8 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
     with corpus.local_annotation(path) as local:
         try:
             rows = itertools.chain.from_iterable(
-                map(rows_of_batch, batches(local, lambda schema: schema.names))
+                rows_of_batch(batch, named=True)
+                for batch in batches(local, lambda schema: schema.names)
             )
             for number, row in enumerate(rows):
                 yield from _samples_of_row(corpus, path, number, lambda row=row: row)

@@ -178,3 +178,69 @@ def test_folders_of_examples_state_features(tmp_path):
     ]
     reasons = {omission.reason for omission in listed.omissions}
     assert reasons == {"feature day, which no field of features names"}
+
+
+ANIMALS = {"names": ["cat", "dog", "fig tree"], "_type": "ClassLabel"}
+TEXT = {"dtype": "string", "_type": "Value"}
+
+
+def put_classes(path: Path, features: dict, columns: dict[str, pa.Array]) -> None:
+    """Writes a table with what `datasets` notes of its columns."""
+    num = len(next(iter(columns.values())))
+    columns = {"image": pa.array([picture(n) for n in range(num)]), **columns}
+    note = json.dumps({"info": {"features": features}, "fingerprint": "0"})
+    table = pa.table(columns).replace_schema_metadata({"huggingface": note})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as out:
+            out.write_table(table)
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_classes_of_datasets_are_their_names(tmp_path, form, wrapped):
+    pair = pa.struct([("question", pa.string()), ("answer", pa.list_(pa.int64()))])
+    pairs = [[{"question": "what?", "answer": [1, 2]}, {"question": "who?", "answer": [0]}]]
+    objects = pa.array([{"label": [2, 0], "box": [[1, 1, 4, 5], [2, 6, 7, 8]]}])
+    answer = {"feature": ANIMALS, "length": -1, "_type": "Sequence"} if wrapped else [ANIMALS]
+    of_pair = {"question": TEXT, "answer": answer}
+    qa = {"feature": of_pair, "_type": "List"} if wrapped else [of_pair]
+    of_objects = {"label": ANIMALS, "box": {"feature": TEXT, "_type": "List"}}
+    features = {
+        "caption": ANIMALS,
+        "qa": qa,
+        "objects": {"feature": of_objects, "_type": "Sequence"} if wrapped else of_objects,
+    }
+    columns = {"caption": pa.array([1]), "qa": pa.array(pairs, pa.list_(pair)), "objects": objects}
+    put_classes(tmp_path / f"web/a.{form}", features, columns)
+    listed = Listed(tmp_path, per_task=9, tasks=("caption", "vqa", "grounded_caption"))
+    assert not listed.rejects
+    assert sorted((item.task, *item.suffixes) for item in listed.items) == [
+        ("caption", "dog"),
+        ("grounded_caption", "cat"),
+        ("grounded_caption", "fig tree"),
+        ("vqa", "cat"),
+        ("vqa", "dog", "fig tree"),
+    ]
+
+
+def test_a_class_without_a_name_is_a_number_or_none(tmp_path):
+    put_classes(tmp_path / "web/a.parquet", {"caption": ANIMALS}, {"caption": pa.array([2, -1, 3])})
+    listed = Listed(tmp_path)
+    assert [text for _, _, text in captions(listed)] == ["fig tree"]
+    assert list(listed.reasons.values()) == [
+        "no caption or annotation",
+        "caption en must be a text, got 3",
+    ]
+
+
+@pytest.mark.parametrize("note", [b"{", b"[]", b'{"info": {"features": [1]}}', b'{"info": 3}'])
+def test_a_note_that_is_none_of_datasets_is_no_class(tmp_path, note):
+    table = pa.table({"image": [picture(1)], "caption": ["a fig"], "width": pa.array([12])})
+    (tmp_path / "web").mkdir()
+    parquet.write_table(
+        table.replace_schema_metadata({"huggingface": note}), tmp_path / "web/a.parquet"
+    )
+    assert [text for _, _, text in captions(Listed(tmp_path))] == ["a fig"]
