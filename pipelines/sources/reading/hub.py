@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipelines.records.schema import BadInput
 from pipelines.sources.reading.corpus import Corpus
 from pipelines.sources.reading.item import Media
-from pipelines.sources.reading.values import as_written, is_absent
+from pipelines.sources.reading.values import is_absent
 
 _BATCH = 64
 """Rows read at a time; a scanned page has some megabytes."""
@@ -21,8 +23,8 @@ _BATCH = 64
 _BASE64_HEADS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "SUkqA", "TU0AK")
 """Base64 of the first bytes of PNG, JPEG, GIF, WebP and TIFF."""
 
-_WIDTHS = {"float": "float32", "halffloat": "float16"}
-"""Arrow's name of a float of fewer than 64 bits -> NumPy's."""
+_WIDTHS = {"float": np.float32, "halffloat": np.float16}
+"""Arrow's name of a float of fewer than 64 bits -> NumPy's kind, which prints what was written."""
 
 _SHORTEST = 32
 """Paths that begin like one of these are shorter [characters]."""
@@ -103,34 +105,34 @@ def rows_of_batch(batch: Any, *, named: bool = False) -> list[dict[str, Any]]:
 
 def _features_of(schema: Any) -> dict[str, Any]:
     """Returns what `datasets` notes of the columns of a table that it writes."""
+    # A sequence of objects is an object of lists, so sequences are no part of the way to a class.
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        return features if isinstance(features, dict) else {}
+        note = json.loads(schema.metadata[b"huggingface"], object_hook=_element)
+        return dict(note["info"]["features"])
     return {}
 
 
+def _element(feature: dict[str, Any]) -> Any:
+    return feature["feature"] if {"_type", "feature"} <= feature.keys() else feature
+
+
 def _as_written(value: Any, kind: Any, feature: Any = None) -> Any:
-    """Returns a cell of one of Arrow's types with the numbers and classes that were written."""
-    # A type of one's own and a dictionary's say how values are stored, not what they are.
-    kind = getattr(kind, "storage_type", kind)
-    if hasattr(kind, "index_type") or hasattr(kind, "run_end_type"):
-        kind = kind.value_type
-    # A sequence of objects is an object of lists, so lists are no part of the way to a class.
-    while isinstance(feature, list) or (
-        isinstance(feature, dict) and {"_type", "feature"} <= set(feature)
-    ):
-        feature = feature["feature"] if isinstance(feature, dict) else next(iter(feature), None)
+    """Returns a cell of one of Arrow's types with the numbers and classes that were written.
+
+    Maps stay: no field that is one holds numbers.
+    """
+    feature = next(iter(feature), None) if isinstance(feature, list) else feature
     fields = feature if isinstance(feature, dict) else {}
+    kind = getattr(kind, "value_type", kind)  # Of a list or a dictionary.
+    if isinstance(value, list):
+        return [_as_written(each, kind, feature) for each in value]
     if isinstance(value, dict) and hasattr(kind, "get_field_index"):
         return {f.name: _as_written(value[f.name], f.type, fields.get(f.name)) for f in kind}
-    if isinstance(value, list) and hasattr(kind, "key_type"):
-        return [(_as_written(k, kind.key_type), _as_written(v, kind.item_type)) for k, v in value]
-    if isinstance(value, list) and hasattr(kind, "value_type"):
-        return [_as_written(each, kind.value_type, feature) for each in value]
     if type(value) is int and fields.get("_type") == "ClassLabel":
-        return dict(enumerate(fields.get("names") or ())).get(value, None if value < 0 else value)
+        names = fields.get("names") or []
+        return names[value] if 0 <= value < len(names) else None if value < 0 else value
     width = _WIDTHS.get(str(kind))
-    return as_written(value, width) if width and value is not None else value
+    return float(str(width(value))) if width and value is not None else value
 
 
 def _cell(scalar: Any) -> Any:

@@ -1,11 +1,10 @@
 """Files below a source's folder that look like data, and that its reader does not read."""
 
 import os
-import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,18 +37,6 @@ _DATA_SUFFIXES = {
 }
 """Extensions of tables, archives and packed files."""
 
-_LISTS = {"state.json": ("_data_files",), "index.json": ("shards", "chunks")}
-"""Names of lists of files, and the keys under which they list them."""
-
-_LIVE = re.compile(
-    r"(?:^|/)(?:(_delta_log|_spark_metadata|_temporary|\.hoodie|\.nv-meta)/|"
-    r"(_committed_\d+$|_versions/[^/]+\.manifest$|metadata/[^/]+\.metadata\.json$))"
-)
-"""Files in which engines for tables, and Energon, say which files of a folder count."""
-
-_CACHE = re.compile(r"(?:^|/)cache-[0-9a-f]+(?:_\d+_of_\d+)?\.arrow$")
-"""What `datasets` keeps of `map` and `filter` beside what it made that of."""
-
 _WORD = re.compile(r"[^a-z0-9]")
 
 _OUR_FILES = ("export.json", "fetched.json")
@@ -74,78 +61,18 @@ def is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in PurePosixPath(name).parts)
 
 
-def unlisted_files(corpus: Corpus) -> dict[str, str]:
-    """Returns the files that do not count by a list in their folder: name -> reason; "" for a list.
-
-    The lists are those of `datasets` (state.json) and of MosaicML and Lightning (index.json).
-
-    Raises:
-      ValueError: if a list cannot be followed, or is that of an engine for tables.
-    """
-    return corpus.once("unlisted files", lambda: _unlisted_files(corpus))
-
-
-def _unlisted_files(corpus: Corpus) -> dict[str, str]:
-    names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
-    reasons = {name: "cache of datasets" for name in names if _CACHE.search(name)}
-    lists: dict[str, tuple[str, set[str]]] = {}
-    present = set(names)
-    for name in names:
-        if live := _LIVE.search(name):
-            raise ValueError(
-                f"{corpus.relative(corpus.folder / name[: live.start()])} must hold live files "
-                f"alone, got {live[1] or live[2]}, which says which are and is not followed; "
-                f"export the live rows to another folder, or move this one away."
-            )
-        folder, _, file = name.rpartition("/")
-        if file in _LISTS and (entries := _entries(corpus, name)) is not None:
-            files = [_files_of_entry(folder, entry) for entry in entries]
-            if any(map(present.isdisjoint, files)):
-                raise ValueError(
-                    f"{corpus.folder / name} lists files that are not there; copy them."
-                )
-            lists[folder] = file, set().union(*files)
-    for name in names:
-        folder, _, file = name.rpartition("/")
-        of_folder, listed = lists.get(folder, ("", {name}))
-        if name not in listed:
-            reasons[name] = f"not listed in {of_folder}" if file != of_folder else ""
-    return reasons
-
-
-def _entries(corpus: Corpus, name: str) -> list[Any] | None:
-    """Returns what a JSON file lists; None if it is no list of files."""
-    fields: Any = corpus.load_json(corpus.folder / name)
-    keys = _LISTS[posixpath.basename(name)]
-    found = [fields[key] for key in keys if key in fields] if isinstance(fields, dict) else []
-    if found and fields.get("_indices_data_files"):
-        raise ValueError(f"{corpus.folder / name} selects rows; save them anew by save_to_disk.")
-    return found[0] if found and isinstance(found[0], list) else None
-
-
-def _files_of_entry(folder: str, entry: Any) -> set[str]:
-    # {"filename": …} of datasets and Lightning, {"raw_data": {"basename": …}, …} of MosaicML.
-    parts = [entry, *entry.values()] if isinstance(entry, dict) else []
-    names = (p.get(key) for p in parts if isinstance(p, dict) for key in ("filename", "basename"))
-    return {posixpath.normpath(posixpath.join(folder, n)) for n in names if isinstance(n, str)}
-
-
-def data_files(
-    corpus: Corpus, source: str, names: Iterable[str], unlisted: Mapping[str, str] | None = None
-) -> Iterator[Omission]:
+def data_files(corpus: Corpus, source: str, names: Iterable[str]) -> Iterator[Omission]:
     """Yields those of some files, which a source does not read, that look like data.
 
     Args:
       corpus: the corpus.
       source: name of the source.
       names: names below its folder.
-      unlisted: `unlisted_files`, for a source that reads every file of a kind.
     """
     for name in names:
         if looks_like_data(name):
             reason = "hidden file" if is_hidden(name) else f"no kind of file that {source} reads"
-            if reason := (unlisted or {}).get(name, reason):
-                yield Omission(source=corpus.relative(corpus.folder / name), reason=reason)
+            yield Omission(source=corpus.relative(corpus.folder / name), reason=reason)
 
 
 def unfollowed(
@@ -154,9 +81,12 @@ def unfollowed(
     """Yields the entries of a folder that `Corpus.files` passes over, though they have names.
 
     Args:
-      corpus: the corpus; only one on this machine has such entries.
+      corpus: the corpus; only one on this machine has links and names that are not UTF-8.
       is_of_source: whether a name below the folder could be the source's.
     """
+    for path, reason in corpus.entries():
+        if reason and (looks_like_data(path.name) or is_media(path.name)):
+            yield Omission(source=corpus.relative(path), reason=reason)
     if not corpus.is_local:
         return
     for folder, folders, files in os.walk(corpus.folder):

@@ -7,11 +7,7 @@ import numbers
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from pathlib import PurePosixPath
 from typing import Any, cast
-from urllib.parse import unquote
-
-import numpy as np
 
 from pipelines.records.schema import BadInput
 
@@ -19,8 +15,6 @@ _MARK = "\ufeff"
 """Byte order mark; programs on Windows put it before a text, and it is no part of it."""
 
 _MARKS_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 _LANGUAGE = re.compile(r"\S+")
 
@@ -46,14 +40,6 @@ def without_absent(value: Any) -> Any:
     if isinstance(value, list):
         return [without_absent(v) if isinstance(v, Mapping | list) else v for v in value]
     return value
-
-
-def as_written(number: float, kind: str = "float32") -> float:
-    """Returns the shortest decimal that a float of fewer bits stands for; one of 32 bits is 3.7.
-
-    As one of 64 bits, the same number is 3.700000047683716, which nobody wrote.
-    """
-    return float(str(np.dtype(kind).type(number)))
 
 
 def text_of(value: object, field: str) -> str:
@@ -85,32 +71,6 @@ def answer_of(value: object, field: str) -> str:
         return text_of(value, field)
     # A column of counts in which one is missing is a column of floats.
     return str(int(Decimal(str(number)))) if number == int(number) else str(number)
-
-
-def with_partition(row: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Returns a row with the columns that folders of its file state, as Hive and Spark have them.
-
-        web/LANGUAGE=de/license=CC0%201.0/part-0.parquet    LANGUAGE: "de", license: "CC0 1.0"
-
-    Args:
-      row: the row, without absent values.
-      path: its file, below the data root.
-
-    Raises:
-      BadInput: if the row has another value, naming the column and both.
-    """
-    stated: dict[str, str] = {}
-    for folder in PurePosixPath(path).parent.parts:
-        name, _, value = map(unquote, folder.partition("="))
-        if value and value != _NULL_PARTITION:
-            stated[name] = value
-    for name in stated.keys() & row.keys():
-        if answer_of(row[name], name) != stated[name]:
-            raise BadInput(
-                f"{name} is {row[name]!r:.40} in the row and {stated[name]!r:.40} in the name of a "
-                f"folder, one is expected"
-            )
-    return {**stated, **row}
 
 
 def language_of(value: object, field: str) -> str:

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 from google_crc32c import value as crc32c
 
 from pipelines.records.example import features_of
@@ -39,27 +40,14 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
-from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.corpus import Corpus, OmissionCounts, with_partition
 from pipelines.sources.reading.item import Item, Media, checked_task, with_licence
 from pipelines.sources.reading.licences import licence_fields, stated_licence
-from pipelines.sources.reading.omissions import (
-    data_files,
-    is_hidden,
-    note_empty,
-    unfollowed,
-    unlisted_files,
-)
+from pipelines.sources.reading.omissions import data_files, is_hidden, note_empty, unfollowed
 from pipelines.sources.reading.row_files import load_dict
 from pipelines.sources.reading.spec import SourceSpec, read_units
 from pipelines.sources.reading.unpacking import DAMAGE, unpack
-from pipelines.sources.reading.values import (
-    answer_of,
-    as_written,
-    is_absent,
-    rows_under,
-    with_partition,
-    without_absent,
-)
+from pipelines.sources.reading.values import answer_of, is_absent, rows_under, without_absent
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
@@ -104,9 +92,7 @@ def _first_features(corpus: Corpus, path: Path) -> list[str]:
 
 
 def _is_record_file(corpus: Corpus, path: Path) -> bool:
-    name = path.relative_to(corpus.folder).as_posix()
-    is_listed = name not in unlisted_files(corpus)
-    return bool(_FILE.search(path.name)) and not is_hidden(name) and is_listed
+    return bool(_FILE.search(path.name)) and not is_hidden(str(path.relative_to(corpus.folder)))
 
 
 def _tfrecord_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
@@ -117,7 +103,7 @@ def _tfrecord_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
         for path in corpus.files()
         if not _is_record_file(corpus, path)
     )
-    yield from data_files(corpus, "tfrecord", names, unlisted_files(corpus))
+    yield from data_files(corpus, "tfrecord", names)
     yield from unfollowed(corpus)
 
 
@@ -298,8 +284,8 @@ def _feature_depths(prefix: str, feature: Any, depth: int = 0) -> Iterator[tuple
 
 
 def _plain_text(name: str, value: object) -> str:
-    # A FloatList has 32 bits.
-    return answer_of(as_written(value) if isinstance(value, float) else value, name)
+    # A list of floats has 32 bits of each.
+    return answer_of(np.float32(value) if isinstance(value, float) else value, name)
 
 
 def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
@@ -428,11 +414,8 @@ def _example_items(
         texts = tuple(text(name, value) for value in found)
         # A number is an answer, and no caption or question unless it stands for a class.
         for value, written in zip(found, texts, strict=True):
-            if (
-                field in _WORDS
-                and not isinstance(value, bytes)
-                and written == _plain_text("", value)
-            ):
+            is_number = not isinstance(value, bytes) and written == _plain_text("", value)
+            if field in _WORDS and is_number:
                 raise BadInput(f"{name} must be a text, got {written}")
         return texts
 

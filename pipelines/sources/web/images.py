@@ -34,7 +34,7 @@ from google_crc32c import value as crc32c
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tar_members import CheckedMember
-from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.corpus import Corpus, OmissionCounts, with_partition
 from pipelines.sources.reading.item import Item, Media, with_licence
 from pipelines.sources.reading.licences import licence_fields, stated_licence
 from pipelines.sources.reading.media_reader import MAX_ENCODED
@@ -45,12 +45,11 @@ from pipelines.sources.reading.omissions import (
     is_media,
     note_empty,
     unfollowed,
-    unlisted_files,
     unlisted_media,
 )
 from pipelines.sources.reading.spec import SourceSpec, read_units
 from pipelines.sources.reading.unpacking import DAMAGE, is_packed, unpack
-from pipelines.sources.reading.values import text_of, with_partition, without_absent
+from pipelines.sources.reading.values import text_of, without_absent
 from pipelines.sources.web.tables import PICTURES, media_names, table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
@@ -90,7 +89,6 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
     # table. Nor are there others for what img2dataset writes beside archives or tables: statistics
     # and, in x/, the fields of the table's row once more beside its picture.
     stems: set[str] = set()
-    unlisted = unlisted_files(corpus)
     tars = {_archive_stem(n) for n in names if _is_archive(n) and not is_hidden(n)}
     tables = {n.removesuffix(".parquet") for n in names if n.endswith(".parquet")}
     beside = {*tars, *(f"{stem}_stats.json" for stem in tars | tables)}
@@ -98,9 +96,7 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
     beside.update(f"{stem}.json" for stem in pictures if posixpath.dirname(stem) in tables)
     for name in names:
         stem = _archive_stem(name)
-        if name in unlisted:
-            yield name, False
-        elif _is_archive(name) and not is_hidden(name):
+        if _is_archive(name) and not is_hidden(name):
             if stem not in stems:
                 yield name, True
             stems.add(stem)
@@ -112,9 +108,7 @@ def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     """Yields the files that look like data and are in no unit."""
     del split  # Web corpora have none.
     roles = list(_roles(corpus))
-    yield from data_files(
-        corpus, "web", (n for n, holds in roles if not holds), unlisted_files(corpus)
-    )
+    yield from data_files(corpus, "web", (name for name, holds in roles if not holds))
     yield from unfollowed(corpus)
     lists = (corpus.folder / name for name, holds in roles if holds and table_form(name))
     listed = itertools.chain.from_iterable(media_names(corpus, path) for path in lists)

@@ -8,7 +8,7 @@ import itertools
 import json
 import posixpath
 import re
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,13 +18,13 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
-from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.corpus import Corpus, with_partition
 from pipelines.sources.reading.csv_cells import csv_cells, csv_columns, parse_cell
 from pipelines.sources.reading.hub import column_names, is_inline, picture_cell, rows_of_batch
 from pipelines.sources.reading.item import Media
 from pipelines.sources.reading.omissions import is_hidden
 from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.reading.values import text_of, with_partition, without_absent
+from pipelines.sources.reading.values import text_of, without_absent
 from pipelines.sources.web.tasks import ANNOTATIONS, CAPTIONS, STAGE, WebImage
 
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images", "jpeg", "webp")
@@ -103,7 +103,7 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
                 for batch in batches(local, lambda schema: schema.names)
             )
             for number, row in enumerate(rows):
-                yield from _samples_of_row(corpus, path, number, lambda row=row: row)
+                yield from _read_row(corpus, path, number, lambda row=row: row)
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -130,10 +130,7 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
         if len(cells) < 2:
             raise BadInput("line has no tab")
         if any(cells[2:]):
-            raise BadInput(
-                f"line has {len(cells)} columns, a caption and a path or URL are read; name the "
-                f"columns in a first line, as image, caption, …"
-            )
+            raise BadInput(f"line has {len(cells)} columns, two are read; name all in a first line")
         # CC3M has the caption first, CC12M the URL; a caption has blanks and may quote a URL.
         first, second = (_is_address(cell.strip()) for cell in cells[:2])
         if first and second:
@@ -156,7 +153,7 @@ def read_csv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
             return
         for number, cells in rows:
             num_read += 1
-            yield from _samples_of_row(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
+            yield from _read_row(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
     except DamagedFile as error:
         yield _reject_row(corpus, path, None, error.after(num_read))
     except BadInput as error:
@@ -174,11 +171,11 @@ def _fields_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
 
 def _has_names(path: Path) -> bool:
     """Returns whether a TSV begins with names: of pictures, and of texts or of a third column."""
-    names: list[str] = []
     with contextlib.suppress(ValueError):  # What is damaged is a reject where its lines are read.
-        names = csv_columns(path)
-    is_pair = len(names) == 2 and not {*CAPTIONS, *ANNOTATIONS} & set(names)
-    return bool(set(PICTURES) & set(names)) and not is_pair
+        names = set(csv_columns(path))
+        is_pair = len(names) == 2 and names.isdisjoint((*CAPTIONS, *ANNOTATIONS))
+        return not is_pair and not names.isdisjoint(PICTURES)
+    return False
 
 
 def _is_address(cell: str) -> bool:
@@ -198,9 +195,7 @@ def _read_lines(
         except DamagedFile as error:
             yield _reject_row(corpus, path, None, error.after(num_read))
             return
-        yield from _samples_of_row(
-            corpus, path, number, lambda line=line: parse(_check_length(line))
-        )
+        yield from _read_row(corpus, path, number, lambda line=line: parse(_check_length(line)))
 
 
 def _number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -224,7 +219,7 @@ def _check_length(line: bytes) -> bytes:
     return line
 
 
-def _samples_of_row(
+def _read_row(
     corpus: Corpus, path: Path, number: int, row: Callable[[], object]
 ) -> Iterator[WebImage | Reject]:
     """Yields the sample of one row, or a reject with the error; nothing for a failed download."""
@@ -234,9 +229,11 @@ def _samples_of_row(
         if not isinstance(values, Mapping):
             raise BadInput(f"row is {kind_of(values)}, not an object")
         fields = with_partition(without_absent(values), corpus.relative(path))
-        if _is_failed(fields, values):
-            reason = "rows of img2dataset whose status is not success"
-            corpus.omission_counts(path).add(reason, identity)
+        status = fields.get("status", "success")
+        # Tables of others have a status of their own, and not these words or columns.
+        is_failed = {"key", "error_message"} <= values.keys() or "failed_to_" in str(status)
+        if status != "success" and is_failed:
+            corpus.omission_counts(path).add("rows whose status is not success", identity)
             return
         media = _media_of_row(corpus, path, number, fields)
         if media is None:
@@ -244,14 +241,6 @@ def _samples_of_row(
         yield WebImage.from_fields(identity, media, fields)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
         yield _reject_row(corpus, path, number, reason_of(error))
-
-
-def _is_failed(fields: Mapping, columns: Container) -> bool:
-    """Returns whether a row is of a download that img2dataset notes as failed."""
-    status = fields.get("status", "success")
-    # Other tables have a status of their own, and not these columns or words.
-    is_note = {"key", "error_message"} <= set(columns) or str(status).startswith("failed_to_")
-    return status != "success" and is_note
 
 
 def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
@@ -280,7 +269,8 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     for field, data in pictures[:1]:
         place: dict[str, Any] = corpus.unpacked.append(data)
         return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
-    names = _paths_of_row(row)
+    downloads = {n: "key" for n in _names_of_key(path, row) if corpus.has(path.parent / n)}
+    names = _paths_of_row(row) | downloads
     # Several fields may name one picture, from here and from elsewhere: the file that is here
     # counts. Which of several files is the picture is not guessed.
     places = {name: field for name, field in names.items() if "://" not in name}
@@ -290,11 +280,6 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
         raise BadInput(f"different files in the fields {fields}, one is expected")
     for name in here or places:
         return corpus.media(path.parent / name, video=places[name].startswith("video"))
-    files = list(filter(corpus.has, _files_of_key(path, row)))
-    if len(files) > 1:
-        raise BadInput(f"{len(files)} files of the key {row['key']!r:.60}, one is expected")
-    if files:
-        return corpus.media(files[0])
     for name in names:
         return _find_download(corpus, path, name)
     for field in filter(row.__contains__, _URLS):
@@ -349,11 +334,10 @@ def _downloads(path: Path, url: str) -> list[Path]:
     return [folder / name for folder in folders] if name else []
 
 
-def _files_of_key(path: Path, row: Mapping) -> list[Path]:
-    """Returns the possible files of a row's picture in the format `files` of img2dataset."""
-    key = row.get("key")
-    folder = _folder_of_table(path)
-    return [folder / f"{key}.{e}" for e in ("jpg", "png", "webp")] if isinstance(key, str) else []
+def _names_of_key(path: Path, row: Mapping) -> list[str]:
+    """Returns the possible names of a row's picture in the format `files` of img2dataset."""
+    forms = ("jpg", "png", "webp") if isinstance(row.get("key"), str) else ()
+    return [f"{_stem(path.name)}/{row['key']}.{form}" for form in forms]
 
 
 def _folder_of_table(path: Path) -> Path:
@@ -419,7 +403,7 @@ def media_names(corpus: Corpus, path: Path) -> Iterator[str]:
     form = table_form(path.name)
     for row in form.places(path) if form else ():
         with contextlib.suppress(BadInput):
-            yield from map(corpus.relative, _files_of_key(path, row))
+            yield from (corpus.relative(path.parent / name) for name in _names_of_key(path, row))
         for field in filter(row.__contains__, (*_PATHS, *_URLS)):
             value = row[field]
             # A row that lists several is a reject, and names them all.

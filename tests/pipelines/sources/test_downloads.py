@@ -10,7 +10,7 @@ from pyarrow import parquet
 from tests.pipelines.sources.reading.test_odd_inputs import Listed, picture, write_tar
 from tests.pipelines.sources.writing import put_json, put_lines
 
-FAILED = "rows of img2dataset whose status is not success"
+FAILED = "rows whose status is not success"
 
 
 def row(number: int, status: str = "success", **fields: object) -> dict:
@@ -87,7 +87,9 @@ def test_two_files_of_a_key_are_not_chosen_from(tmp_path):
     put_files(tmp_path / "web/0", "000000001.jpg", "000000001.png", "000000002.jpg")
     listed = Listed(tmp_path)
     assert texts(listed) == {"web/0/000000002.jpg": "figs 2"}
-    assert list(listed.reasons.values()) == ["2 files of the key '000000001', one is expected"]
+    assert list(listed.reasons.values()) == [
+        "different files in the fields key, key, one is expected"
+    ]
 
 
 def test_a_key_without_a_file_is_looked_for_by_url(tmp_path):

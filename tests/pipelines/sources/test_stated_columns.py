@@ -68,7 +68,7 @@ def test_further_columns_without_names_are_rejects(tmp_path, line):
     assert [text for _, _, text in captions(listed)] == ["an apple", "an empty cell"]
     (reason,) = listed.reasons.values()
     num = len(line.split("\t"))
-    assert reason.startswith(f"line has {num} columns, a caption and a path or URL are read; name")
+    assert reason.startswith(f"line has {num} columns, two are read; name all in a first line")
     assert not listed.omissions
 
 
@@ -140,9 +140,7 @@ def test_a_row_that_contradicts_its_folder_is_a_reject(tmp_path, form):
         (("text 1",), "de"),
         (("text 2",), "de"),
     ]
-    assert list(listed.reasons.values()) == [
-        "LANGUAGE is 'fr' in the row and 'de' in the name of a folder, one is expected"
-    ]
+    assert list(listed.reasons.values()) == ["LANGUAGE is 'fr', its folder's name has 'de'"]
 
 
 def test_a_member_that_contradicts_its_folder_costs_its_sample_alone(tmp_path):
@@ -153,7 +151,7 @@ def test_a_member_that_contradicts_its_folder_costs_its_sample_alone(tmp_path):
     listed = Listed(tmp_path)
     assert [(item.suffixes, item.lang) for item in listed.items] == [(("b",), "de")]
     (reason,) = listed.reasons.values()
-    assert reason.startswith("LANGUAGE is 'fr' in the row and 'de'")
+    assert reason.startswith("LANGUAGE is 'fr', its folder's name has 'de'")
 
 
 def test_folders_of_examples_state_features(tmp_path):
@@ -173,9 +171,7 @@ def test_folders_of_examples_state_features(tmp_path):
         ("caption de", "code=de"),
         ("caption fr", "code=fr"),
     ]
-    assert list(listed.reasons.values()) == [
-        "code is 'de' in the row and 'it' in the name of a folder, one is expected"
-    ]
+    assert list(listed.reasons.values()) == ["code is 'de', its folder's name has 'it'"]
     reasons = {omission.reason for omission in listed.omissions}
     assert reasons == {"feature day, which no field of features names"}
 

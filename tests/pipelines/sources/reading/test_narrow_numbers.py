@@ -71,7 +71,6 @@ def test_answers_of_narrow_floats_are_as_they_were_written(tmp_path, form):
             pa.struct([("a", pa.struct([("b", pa.float32())])), ("c", pa.float64())]),
             {"a": {"b": 8.6}, "c": 3.700000047683716},
         ),
-        (pa.map_(pa.string(), pa.float32()), [("a float", 8.6)]),
         (pa.dictionary(pa.int8(), pa.float32()), 8.6),
         (pa.run_end_encoded(pa.int16(), pa.float32()), 8.6),
     ],
