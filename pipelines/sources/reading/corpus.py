@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, TypeVar, cast
+from urllib.parse import unquote
 
 import google_crc32c
 
@@ -14,7 +16,7 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission
 from pipelines.sources.reading.item import Media
-from pipelines.sources.reading.values import text_of
+from pipelines.sources.reading.values import answer_of, text_of
 
 WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", "segment")
 """Kinds of records that a web image can make; the reader of web images says how."""
@@ -41,6 +43,20 @@ FEATURES = (
 """Fields that features of a `tf.train.Example` can fill; see `pipelines.sources.web.examples`. The
 last three can be filled by columns and JSON members of web images, too."""
 
+_LISTS = {"state.json": "_data_files", "index.json": "shards"}
+"""Lists of the files beside them, of `datasets` and MosaicML, and the key under which they are."""
+
+_LIVE = re.compile(
+    r".*/(_delta_log|_spark_metadata|_temporary|\.hoodie|\.nv-meta|_committed_\d+)"
+    r"|_versions/.*\.manifest|metadata/.*\.metadata\.json"
+)
+"""What says, in the form of an engine for tables or of Energon, which files of a folder count."""
+
+_CACHE = re.compile(r"cache-[0-9a-f]+(_\d+_of_\d+)?\.arrow$")
+"""What `map` and `filter` of `datasets` leave beside the rows that they read."""
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""Value in the name of a folder whose rows have none."""
 
 Fact = TypeVar("Fact")
 
@@ -200,9 +216,50 @@ class Corpus:
         """Yields every file below the folder, sorted; memory holds one folder's names per level.
 
         Links to folders are not followed, and names that are not UTF-8 are passed over, since no
-        record could name them; `omissions.unfollowed` yields both.
+        record could name them; nor do files count that a list in their folder leaves out.
+        `omissions.unfollowed` yields all of these.
+
+        Raises:
+          ValueError: if a list cannot be followed.
         """
-        return _walk_files(self.folder)
+        return (path for path, reason in self.entries() if reason == "")
+
+    def entries(self, folder: Path | None = None) -> Iterator[tuple[Path, str | None]]:
+        """Yields every file as `files` does, and why a list leaves it out; None for a list."""
+        folder = folder or self.folder
+        # `os.path.isdir` is False for a path in a bucket.
+        names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
+        names = sorted(filter(is_unicode, names))
+        reasons = self._unlisted(folder, names)
+        for name in names:
+            path = folder / name
+            if path.is_dir() and not path.is_symlink():
+                yield from self.entries(path)
+            elif path.is_file():
+                yield path, reasons.get(name, "")
+
+    def _unlisted(self, folder: Path, names: list[str]) -> dict[str, str | None]:
+        """Returns why files of a folder do not count, by its own list; None for the list."""
+        reasons: dict[str, str | None] = {n: "cache of datasets" for n in names if _CACHE.match(n)}
+        for name in names:
+            if _LIVE.fullmatch(f"{folder.name}/{name}"):
+                raise ValueError(
+                    f"{folder / name} says which files there are live, and is not followed; export "
+                    f"the live rows to another folder, or move this one away."
+                )
+            fields: Any = self.load_json(folder / name) if name in _LISTS else None
+            entries = fields.get(_LISTS[name]) if isinstance(fields, dict) else None
+            if isinstance(entries, list):
+                listed = [_files_of_entry(folder, entry) for entry in entries]
+                is_there = all(any(map(self.has, files)) for files in listed)
+                if not is_there or fields.get("_indices_data_files"):
+                    raise ValueError(
+                        f"{folder / name} must list whole files, all there; copy them."
+                    )
+                known = set().union(*listed)
+                reasons |= {n: f"not listed in {name}" for n in names if folder / n not in known}
+                reasons[name] = None
+        return reasons
 
     def read_text(self, path: Path) -> str:
         """Notes `path` as an input, and returns its text without a byte order mark.
@@ -272,12 +329,30 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
     return features
 
 
-def _walk_files(folder: Path) -> Iterator[Path]:
-    # `os.path.isdir` is False for a path in a bucket.
-    names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
-    for name in sorted(filter(is_unicode, names)):
-        path = folder / name
-        if path.is_dir() and not path.is_symlink():
-            yield from _walk_files(path)
-        elif path.is_file():
-            yield path
+def _files_of_entry(folder: Path, entry: Any) -> set[Path]:
+    # {"filename": …} of datasets; {"raw_data": {"basename": …}, "zip_data": …} of MosaicML.
+    parts = [entry, *entry.values()] if isinstance(entry, dict) else []
+    names = (p.get(key) for p in parts if isinstance(p, dict) for key in ("filename", "basename"))
+    return {folder / name for name in names if isinstance(name, str)}
+
+
+def with_partition(row: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Returns a row with the columns that folders of its file state, as Hive and Spark have them.
+
+        web/LANGUAGE=de/license=CC0%201.0/part-0.parquet    LANGUAGE: "de", license: "CC0 1.0"
+
+    Args:
+      row: the row, without absent values.
+      path: its file, below the data root.
+
+    Raises:
+      BadInput: if the row has another value, naming the column and both.
+    """
+    parts = (map(unquote, folder.partition("=")) for folder in PurePath(path).parent.parts)
+    stated = {name: value for name, _, value in parts if value not in ("", _NULL)}
+    for name in stated.keys() & row.keys():
+        if answer_of(row[name], name) != stated[name]:
+            raise BadInput(
+                f"{name} is {row[name]!r:.40}, its folder's name has {stated[name]!r:.40}"
+            )
+    return {**stated, **row}

@@ -1,4 +1,4 @@
-"""Rows of a CSV table as strangers write them, one after the other."""
+"""Rows of a CSV table as strangers write them, or of a TSV with names of columns."""
 
 import csv
 import functools
@@ -29,7 +29,7 @@ def csv_cells(path: Path) -> Iterator[tuple[int, Callable[[], dict[str, str]]]]:
     csv.field_size_limit(_MAX_CELL)
     with open_lines(path) as data:
         lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
-        table = csv.reader(lines)
+        table = csv.reader(lines, delimiter=_delimiter(path))
         columns = _column_names(table, lines)
         while True:
             first = table.line_num + 1
@@ -57,7 +57,11 @@ def csv_columns(path: Path) -> list[str]:
     csv.field_size_limit(_MAX_CELL)
     with open_lines(path) as data:
         lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
-        return _column_names(csv.reader(lines), lines)
+        return _column_names(csv.reader(lines, delimiter=_delimiter(path)), lines)
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if ".tsv" in path.name.lower() else ","
 
 
 def _column_names(table: Iterator[list[str]], lines: "_Lines") -> list[str]:

@@ -2,11 +2,15 @@
 
 import ast
 import base64
+import contextlib
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipelines.records.schema import BadInput
 from pipelines.sources.reading.corpus import Corpus
@@ -18,6 +22,9 @@ _BATCH = 64
 
 _BASE64_HEADS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "SUkqA", "TU0AK")
 """Base64 of the first bytes of PNG, JPEG, GIF, WebP and TIFF."""
+
+_WIDTHS = {"float": np.float32, "halffloat": np.float16}
+"""Arrow's name of a float of fewer than 64 bits -> NumPy's kind, which prints what was written."""
 
 _SHORTEST = 32
 """Paths that begin like one of these are shorter [characters]."""
@@ -70,18 +77,62 @@ def column_names(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def rows_of_batch(batch: Any) -> list[dict[str, Any]]:
-    """Returns the rows of a batch of Arrow's; a text that is not UTF-8 stays bytes."""
+def rows_of_batch(batch: Any, *, named: bool = False) -> list[dict[str, Any]]:
+    """Returns the rows of a batch of Arrow's; a text that is not UTF-8 stays bytes.
+
+    Args:
+      batch: the batch.
+      named: whether classes of `datasets` are their names; else they are numbers, as stored.
+    """
     try:
-        return batch.to_pylist()
+        rows = batch.to_pylist()
     except ValueError:  # One odd cell among all the rows, which are taken one by one.
-        return [
+        rows = [
             {
                 name: _cell(column[number])
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             }
             for number in range(batch.num_rows)
         ]
+    features = _features_of(batch.schema) if named else {}
+    for field in batch.schema:
+        feature = features.get(field.name)
+        if "float" in str(field.type) or "ClassLabel" in str(feature):  # 64 bits: double
+            for row in rows:
+                row[field.name] = _as_written(row[field.name], field.type, feature)
+    return rows
+
+
+def _features_of(schema: Any) -> dict[str, Any]:
+    """Returns what `datasets` notes of the columns of a table that it writes."""
+    # A sequence of objects is an object of lists, so sequences are no part of the way to a class.
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        note = json.loads(schema.metadata[b"huggingface"], object_hook=_element)
+        return dict(note["info"]["features"])
+    return {}
+
+
+def _element(feature: dict[str, Any]) -> Any:
+    return feature["feature"] if {"_type", "feature"} <= feature.keys() else feature
+
+
+def _as_written(value: Any, kind: Any, feature: Any = None) -> Any:
+    """Returns a cell of one of Arrow's types with the numbers and classes that were written.
+
+    Maps stay: no field that is one holds numbers.
+    """
+    feature = next(iter(feature), None) if isinstance(feature, list) else feature
+    fields = feature if isinstance(feature, dict) else {}
+    kind = getattr(kind, "value_type", kind)  # Of a list or a dictionary.
+    if isinstance(value, list):
+        return [_as_written(each, kind, feature) for each in value]
+    if isinstance(value, dict) and hasattr(kind, "get_field_index"):
+        return {f.name: _as_written(value[f.name], f.type, fields.get(f.name)) for f in kind}
+    if type(value) is int and fields.get("_type") == "ClassLabel":
+        names = fields.get("names") or []
+        return names[value] if 0 <= value < len(names) else None if value < 0 else value
+    width = _WIDTHS.get(str(kind))
+    return float(str(width(value))) if width and value is not None else value
 
 
 def _cell(scalar: Any) -> Any:

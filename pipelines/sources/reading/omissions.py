@@ -81,9 +81,12 @@ def unfollowed(
     """Yields the entries of a folder that `Corpus.files` passes over, though they have names.
 
     Args:
-      corpus: the corpus; only one on this machine has such entries.
+      corpus: the corpus; only one on this machine has links and names that are not UTF-8.
       is_of_source: whether a name below the folder could be the source's.
     """
+    for path, reason in corpus.entries():
+        if reason and (looks_like_data(path.name) or is_media(path.name)):
+            yield Omission(source=corpus.relative(path), reason=reason)
     if not corpus.is_local:
         return
     for folder, folders, files in os.walk(corpus.folder):

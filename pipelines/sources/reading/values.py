@@ -18,9 +18,6 @@ _MARKS_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _LANGUAGE = re.compile(r"\S+")
 
-_EXACT = 1e15
-"""Floats below it hold whole numbers exactly."""
-
 
 def is_absent(value: object) -> bool:
     """Returns whether a value is null or NaN, which tables write where a row has no value."""
@@ -63,7 +60,7 @@ def text_of(value: object, field: str) -> str:
 
 
 def answer_of(value: object, field: str) -> str:
-    """Returns an answer, which may be a number: 2 and 2.0 are "2".
+    """Returns an answer, which may be a number: 2 and 2.0 are "2", 1e16 is "10000000000000000".
 
     Raises:
       BadInput: if it is neither a text nor a number, naming the field and the value.
@@ -73,9 +70,7 @@ def answer_of(value: object, field: str) -> str:
     if not is_number or is_absent(value) or abs(number) == float("inf"):
         return text_of(value, field)
     # A column of counts in which one is missing is a column of floats.
-    if abs(number) < _EXACT and number == int(number):
-        return str(int(number))
-    return str(number)
+    return str(int(Decimal(str(number)))) if number == int(number) else str(number)
 
 
 def language_of(value: object, field: str) -> str:

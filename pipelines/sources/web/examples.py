@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 from google_crc32c import value as crc32c
 
 from pipelines.records.example import features_of
@@ -39,7 +40,7 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tfrecord import HEADER_SIZE, is_header, read_frames
-from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.corpus import Corpus, OmissionCounts, with_partition
 from pipelines.sources.reading.item import Item, Media, checked_task, with_licence
 from pipelines.sources.reading.licences import licence_fields, stated_licence
 from pipelines.sources.reading.omissions import data_files, is_hidden, note_empty, unfollowed
@@ -283,7 +284,8 @@ def _feature_depths(prefix: str, feature: Any, depth: int = 0) -> Iterator[tuple
 
 
 def _plain_text(name: str, value: object) -> str:
-    return answer_of(value, name)
+    # A list of floats has 32 bits of each.
+    return answer_of(np.float32(value) if isinstance(value, float) else value, name)
 
 
 def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
@@ -318,6 +320,7 @@ def _read_file(
     seen: Counter[str] = Counter()
     counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}
     counts.clear()  # A part of a split is read twice.
+    stated = with_partition({}, corpus.relative(path))
     with _open_records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 
@@ -332,6 +335,9 @@ def _read_file(
 
             try:
                 features = features_of(data)
+                found = {n: text(n, v) for n in stated.keys() & features for v in features[n][:1]}
+                for name, value in with_partition(found, corpus.relative(path)).items():
+                    features[name] = features.get(name) or (value.encode(),)
                 seen.update({_RAGGED.sub("", name) for name in features})
                 texts = {
                     field: text(name, value)
@@ -408,8 +414,9 @@ def _example_items(
         texts = tuple(text(name, value) for value in found)
         # A number is an answer, and no caption or question unless it stands for a class.
         for value, written in zip(found, texts, strict=True):
-            if field in _WORDS and not isinstance(value, bytes) and written == answer_of(value, ""):
-                raise BadInput(f"{name} must be a text, got {value!r}")
+            is_number = not isinstance(value, bytes) and written == _plain_text("", value)
+            if field in _WORDS and is_number:
+                raise BadInput(f"{name} must be a text, got {written}")
         return texts
 
     def text_of(field: str, default: str = "") -> str:

@@ -8,12 +8,14 @@
     x.csv         the same fields in columns, named in the first line; ocr, objects, qa and captions
                   as JSON
     x.arrow       the columns of parquet, as a stream or a file (.feather is the same)
-    x.tsv         caption <tab> path or URL; the file of a URL is found by the URL's last part
+    x.tsv         the same, with tabs; or caption <tab> path or URL, without a line of names; the
+                  file of a URL is found by the URL's last part
 
 Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
-.xz), and names in capitals. A parquet file beside a tar of the same stem is the metadata of that
-tar (img2dataset) and holds no samples. As in webdataset, a member's key ends at the first dot of
-its file name, what follows is its extension, and members whose names begin with a dot are nobody's.
+.xz), and names in capitals; where a folder lists its own files, those. A parquet file beside a tar
+of the same stem is the metadata of that tar (img2dataset) and holds no samples; without one, a
+row's picture may be <stem>/<key>.jpg. As in webdataset, a member's key ends at the first dot of its
+file name, what follows is its extension, and members whose names begin with a dot are nobody's.
 """
 
 import contextlib
@@ -21,7 +23,6 @@ import itertools
 import json
 import os
 import posixpath
-import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -33,7 +34,7 @@ from google_crc32c import value as crc32c
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tar_members import CheckedMember
-from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.corpus import Corpus, OmissionCounts, with_partition
 from pipelines.sources.reading.item import Item, Media, with_licence
 from pipelines.sources.reading.licences import licence_fields, stated_licence
 from pipelines.sources.reading.media_reader import MAX_ENCODED
@@ -41,6 +42,7 @@ from pipelines.sources.reading.omissions import (
     PICTURE_SUFFIXES,
     data_files,
     is_hidden,
+    is_media,
     note_empty,
     unfollowed,
     unlisted_media,
@@ -56,8 +58,6 @@ _TEXT_SUFFIXES = ("txt", "caption")
 _TARS = (".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tbz", ".tbz2", ".tgz", ".txz")
 _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.upper())))
 """Extensions of archives, small and in capitals."""
-_STATISTICS = re.compile(r"_stats\.json$")
-"""End of the names of the counts that img2dataset writes beside its archives."""
 _MAX_REASONS = 64
 """Most things named that one file has and web does not read; the names may be a row's own."""
 _MAX_TEXT = 16 << 20
@@ -86,16 +86,21 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
     """Yields the name of each file, and whether it begins a unit, but for the rest of a unit."""
     names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
     # x.tar, x.tar.gz and x.parquet belong together: one unit for the archives, and no other for the
-    # table and the statistics, which img2dataset writes beside them.
+    # table. Nor are there others for what img2dataset writes beside archives or tables: statistics
+    # and, in x/, the fields of the table's row once more beside its picture.
     stems: set[str] = set()
     tars = {_archive_stem(n) for n in names if _is_archive(n) and not is_hidden(n)}
+    tables = {n.removesuffix(".parquet") for n in names if n.endswith(".parquet")}
+    beside = {*tars, *(f"{stem}_stats.json" for stem in tars | tables)}
+    pictures = (n.rpartition(".")[0] for n in names if is_media(n))
+    beside.update(f"{stem}.json" for stem in pictures if posixpath.dirname(stem) in tables)
     for name in names:
         stem = _archive_stem(name)
         if _is_archive(name) and not is_hidden(name):
             if stem not in stems:
                 yield name, True
             stems.add(stem)
-        elif _STATISTICS.sub("", stem) not in tars:
+        elif stem not in beside:
             yield name, table_form(name) is not None and not is_hidden(name)
 
 
@@ -386,9 +391,12 @@ def _samples_of_members(
     else:
         for extension, name in others:
             counts.add(f"members .{extension}, which no sample uses", name)
-        yield WebImage.from_fields(
-            str(base / key), images[0], without_absent(metadata or {}), caption
-        )
+        try:
+            fields = with_partition(without_absent(metadata or {}), source)
+        except BadInput as error:
+            yield reject(str(error))
+        else:
+            yield WebImage.from_fields(str(base / key), images[0], fields, caption)
 
 
 SOURCES = (

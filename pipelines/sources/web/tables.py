@@ -18,7 +18,7 @@ from pipelines.records.hashing import stable_hash
 from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
-from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.corpus import Corpus, with_partition
 from pipelines.sources.reading.csv_cells import csv_cells, csv_columns, parse_cell
 from pipelines.sources.reading.hub import column_names, is_inline, picture_cell, rows_of_batch
 from pipelines.sources.reading.item import Media
@@ -99,10 +99,11 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
     with corpus.local_annotation(path) as local:
         try:
             rows = itertools.chain.from_iterable(
-                map(rows_of_batch, batches(local, lambda schema: schema.names))
+                rows_of_batch(batch, named=True)
+                for batch in batches(local, lambda schema: schema.names)
             )
             for number, row in enumerate(rows):
-                yield _sample_or_reject(corpus, path, number, lambda row=row: row)
+                yield from _read_row(corpus, path, number, lambda row=row: row)
         except BadInput as error:
             yield _reject_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -119,12 +120,17 @@ def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
 
 
 def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
-    """Yields a sample per line."""
+    """Yields a sample per line; one with a line of column names is read as CSV is."""
+    if _has_names(path):
+        yield from read_csv(corpus, path)
+        return
 
     def row(line: bytes) -> dict[str, object]:
         cells = text_of(line, "line").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
+        if any(cells[2:]):
+            raise BadInput(f"line has {len(cells)} columns, two are read; name all in a first line")
         # CC3M has the caption first, CC12M the URL; a caption has blanks and may quote a URL.
         first, second = (_is_address(cell.strip()) for cell in cells[:2])
         if first and second:
@@ -147,7 +153,7 @@ def read_csv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
             return
         for number, cells in rows:
             num_read += 1
-            yield _sample_or_reject(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
+            yield from _read_row(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
     except DamagedFile as error:
         yield _reject_row(corpus, path, None, error.after(num_read))
     except BadInput as error:
@@ -161,6 +167,15 @@ def _fields_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
         name: parse_cell(name, cell) if name in may_be_lists else cell
         for name, cell in cells.items()
     }
+
+
+def _has_names(path: Path) -> bool:
+    """Returns whether a TSV begins with names: of pictures, and of texts or of a third column."""
+    with contextlib.suppress(ValueError):  # What is damaged is a reject where its lines are read.
+        names = set(csv_columns(path))
+        is_pair = len(names) == 2 and names.isdisjoint((*CAPTIONS, *ANNOTATIONS))
+        return not is_pair and not names.isdisjoint(PICTURES)
+    return False
 
 
 def _is_address(cell: str) -> bool:
@@ -180,7 +195,7 @@ def _read_lines(
         except DamagedFile as error:
             yield _reject_row(corpus, path, None, error.after(num_read))
             return
-        yield _sample_or_reject(corpus, path, number, lambda line=line: parse(_check_length(line)))
+        yield from _read_row(corpus, path, number, lambda line=line: parse(_check_length(line)))
 
 
 def _number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -204,17 +219,28 @@ def _check_length(line: bytes) -> bytes:
     return line
 
 
-def _sample_or_reject(
+def _read_row(
     corpus: Corpus, path: Path, number: int, row: Callable[[], object]
-) -> WebImage | Reject:
-    """Returns the sample of one row, or a reject with the error."""
+) -> Iterator[WebImage | Reject]:
+    """Yields the sample of one row, or a reject with the error; nothing for a failed download."""
+    identity = _row_id(corpus, path, number)
     try:
         values = row()
         if not isinstance(values, Mapping):
             raise BadInput(f"row is {kind_of(values)}, not an object")
-        return _sample_of_row(corpus, path, number, values)
+        fields = with_partition(without_absent(values), corpus.relative(path))
+        status = fields.get("status", "success")
+        # Tables of others have a status of their own, and not these words or columns.
+        is_failed = {"key", "error_message"} <= values.keys() or "failed_to_" in str(status)
+        if status != "success" and is_failed:
+            corpus.omission_counts(path).add("rows whose status is not success", identity)
+            return
+        media = _media_of_row(corpus, path, number, fields)
+        if media is None:
+            raise BadInput(f"no image among the fields {with_nearest(values, _FIELDS)}")
+        yield WebImage.from_fields(identity, media, fields)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
-        return _reject_row(corpus, path, number, reason_of(error))
+        yield _reject_row(corpus, path, number, reason_of(error))
 
 
 def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
@@ -226,14 +252,6 @@ def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> 
 def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
     base = f"web/{path.relative_to(corpus.folder).as_posix()}"
     return base if number is None else f"{base}/{number:09d}"
-
-
-def _sample_of_row(corpus: Corpus, path: Path, number: int, values: Mapping) -> WebImage:
-    row = without_absent(values)
-    media = _media_of_row(corpus, path, number, row)
-    if media is None:
-        raise BadInput(f"no image among the fields {with_nearest(values, _FIELDS)}")
-    return WebImage.from_fields(_row_id(corpus, path, number), media, row)
 
 
 def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Media | None:
@@ -251,7 +269,8 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     for field, data in pictures[:1]:
         place: dict[str, Any] = corpus.unpacked.append(data)
         return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
-    names = _paths_of_row(row)
+    downloads = {n: "key" for n in _names_of_key(path, row) if corpus.has(path.parent / n)}
+    names = _paths_of_row(row) | downloads
     # Several fields may name one picture, from here and from elsewhere: the file that is here
     # counts. Which of several files is the picture is not guessed.
     places = {name: field for name, field in names.items() if "://" not in name}
@@ -313,6 +332,12 @@ def _downloads(path: Path, url: str) -> list[Path]:
     name = _name_in_url(url)
     folders = (path.parent, _folder_of_table(path), path.parent / "images")
     return [folder / name for folder in folders] if name else []
+
+
+def _names_of_key(path: Path, row: Mapping) -> list[str]:
+    """Returns the possible names of a row's picture in the format `files` of img2dataset."""
+    forms = ("jpg", "png", "webp") if isinstance(row.get("key"), str) else ()
+    return [f"{_stem(path.name)}/{row['key']}.{form}" for form in forms]
 
 
 def _folder_of_table(path: Path) -> Path:
@@ -377,6 +402,8 @@ def media_names(corpus: Corpus, path: Path) -> Iterator[str]:
     """
     form = table_form(path.name)
     for row in form.places(path) if form else ():
+        with contextlib.suppress(BadInput):
+            yield from (corpus.relative(path.parent / name) for name in _names_of_key(path, row))
         for field in filter(row.__contains__, (*_PATHS, *_URLS)):
             value = row[field]
             # A row that lists several is a reject, and names them all.
@@ -406,7 +433,7 @@ def _place_columns(schema: Any) -> list[str]:
     """Returns the columns that may hold paths and URLs, without the pictures beside them."""
     import pyarrow as pa
 
-    columns = [name for name in _URLS if name in schema.names]
+    columns = [name for name in (*_URLS, "key") if name in schema.names]
     for name in dict.fromkeys(_PATHS):
         kind = schema.field(name).type if name in schema.names else None
         if kind is not None and pa.types.is_struct(kind):
@@ -431,10 +458,13 @@ def _places_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _places_of_tsv(path: Path) -> Iterator[Mapping[str, Any]]:
-    # Either cell may be the caption; one that quotes a URL is no place.
+    if _has_names(path):
+        yield from _places_of_csv(path)
+        return
+    # Any cell may be the caption; one that quotes a URL is no place.
     for _, line in _whole_lines(path):
         text = text_of(line.decode("utf-8", "replace"), "line")
-        for cell in map(str.strip, text.rstrip("\r\n").split("\t")[:2]):
+        for cell in map(str.strip, text.rstrip("\r\n").split("\t")):
             if _URL.fullmatch(cell) or "://" not in cell:
                 yield {"path": cell}
 
