@@ -84,7 +84,9 @@ def _hub_task(data: Manifest, metric: str) -> tuple[str, str] | None:
     if not isinstance(reader, str) or not isinstance(split, str):
         return None  # A benchmark of the user's own.
     limit = (config.get("prepare") or {}).get("limit")
-    if limit is not None or reader not in BENCHMARKS or metric != BENCHMARKS[reader].metric:
+    if limit is not None or reader not in BENCHMARKS:
+        return None
+    if metric not in (BENCHMARKS[reader].metric, BENCHMARKS[reader].zero_shot_metric):
         return None
     return HUB_TASKS.get((reader, split))
 

@@ -18,6 +18,7 @@ from model.eval.metrics.anls import anls, anls_big_vision
 from model.eval.metrics.bleu import bleu, summarize_bleu
 from model.eval.metrics.choice import mmbench, mmmu, summarize_mmbench
 from model.eval.metrics.cider import Documents, cider
+from model.eval.metrics.gqa import gqa_llava
 from model.eval.metrics.miou import miou
 from model.eval.metrics.mme import mme, summarize_mme
 from model.eval.metrics.nlvr import nlvr
@@ -67,6 +68,7 @@ METRICS: dict[str, Metric] = {
     "exact_match": Metric(score=vqa),
     "vqa": Metric(score=vqa, by=("lang", "question_type"), mean_over="lang"),
     "vqa_lower": Metric(score=vqa_lower, by=("lang", "question_type"), mean_over="lang"),
+    "gqa_llava": Metric(score=gqa_llava, by=("lang", "question_type"), mean_over="lang"),
     "vqav2": Metric(score=vqav2, by=("answer_type", "question_type")),
     "anls": Metric(score=anls),
     "anls_big_vision": Metric(score=anls_big_vision),

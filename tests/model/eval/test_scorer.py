@@ -31,7 +31,7 @@ def _rows(metric: str):
     texts = ANSWERS.get(metric, ["a red dog", "two", "3.0", "a Red dog runs"])
     text = st.sampled_from(texts)
     fewest = 2 if metric == "vqav2" else 1
-    alone = metric in (*ANSWERS, "relaxed_accuracy", "tallyqa")
+    alone = metric in (*ANSWERS, "relaxed_accuracy", "tallyqa", "gqa_llava")
     answers = st.lists(text, min_size=fewest, max_size=fewest if alone else 3)
     drawn = {
         "answers": answers,

@@ -1,0 +1,74 @@
+"""Answers of other forms than were asked for, read as the benchmarks' own code reads them.
+
+`official_answers.json` has made-up answers, each with what the official code made of it:
+
+    gqa_llava    haotian-liu/LLaVA c121f04, `scripts/convert_gqa_for_eval.py`, run whole: the text
+                 that GQA's `eval.py` compares with the answer
+    pope         AoiDragon/POPE 08d957b, `evaluate.py`, run whole with its two paths filled in: the
+                 "yes" or "no" that it counts
+    mme          BradyFU/Awesome-Multimodal-Large-Language-Models 1c1d69e, `tools/eval_tool.zip`,
+                 `calculate_metrics.parse_pred_ans` of the text in lower case
+    mmbench      open-compass/VLMEvalKit e8e78f0, `vlmeval/utils/matching_util.py`, `can_infer`: of
+                 a text and the number of its "options", the letter, "Z" for none of them, or ""
+    mmmu         MMMU-Benchmark/MMMU bb0b95a, `mmmu/utils/eval_utils.py`,
+                 `parse_multi_choice_response`, likewise; "drawn" where it draws a letter
+    mmmu_open    the same file's `parse_open_response` and `eval_open`: whether it is accepted
+
+Answers are drawn from lists of forms (letters with every mark around them, choices' texts, two
+letters, negations, refusals, several lines, other scripts, nothing) and from words in any order.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.eval.metrics.registry import get_metric
+from model.eval.metrics.scores import ItemScore
+
+TABLE = json.loads(Path(__file__).with_name("official_answers.json").read_text("utf-8"))
+
+
+def score(metric: str, prediction: str, answer: str, **fields: Any) -> float:
+    item = get_metric(metric).score(prediction, {"answers": [answer], **fields})
+    return item.score if isinstance(item, ItemScore) else item
+
+
+def test_gqa_as_llava_converts_it():
+    for prediction, converted in TABLE["gqa_llava"]:
+        for answer in {converted, "red", "no"}:
+            assert score("gqa_llava", prediction, answer) == (converted == answer), prediction
+
+
+@pytest.mark.parametrize(
+    ("prediction", "right"),
+    [("On the left.", True), ("ON THE LEFT..", True), ("left", False), ("On the left. ", False)],
+)
+def test_zero_shot_gqa_puts_case_and_final_stops_aside(prediction: str, right: bool):
+    assert score("gqa_llava", prediction, "on the left") == right
+    assert not score("vqa", prediction, "on the left")
+
+
+def test_mme():
+    for prediction, read in TABLE["mme"]:
+        for answer in ("yes", "no"):
+            assert score("mme", prediction, answer) == (read == answer), prediction
+
+
+def test_mmmu_but_for_the_letters_that_are_drawn():
+    for prediction, number, letter in TABLE["mmmu"]:
+        options = TABLE["options"][number]
+        for answer in "ABCDE"[: len(options)]:
+            fields = {"answers": [answer], "options": options, "id": "mmmu/1"}
+            item = get_metric("mmmu").score(prediction, fields)
+            assert isinstance(item, ItemScore)
+            assert item.also["unparsed"] == (letter == "drawn"), prediction
+            assert letter == "drawn" or item.score == (answer == letter), prediction
+
+
+def test_open_questions_of_mmmu():
+    for prediction, answers, is_accepted in TABLE["mmmu_open"]:
+        item = get_metric("mmmu").score(prediction, {"answers": answers})
+        assert isinstance(item, ItemScore)
+        assert item.score == is_accepted, (prediction, answers)
