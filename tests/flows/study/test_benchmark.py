@@ -104,7 +104,12 @@ def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(
 
 @pytest.mark.parametrize(
     ("name", "fine_tuned", "zero_shot"),
-    [("gqa", "vqa", "gqa_llava"), ("xgqa", "vqa", "gqa_llava"), ("vqav2", "vqav2", "vqav2")],
+    [
+        ("gqa", "vqa", "gqa_llava"),
+        ("xgqa", "vqa", "gqa_llava"),
+        ("pope", "pope_big_vision", "pope"),
+        ("vqav2", "vqav2", "vqav2"),
+    ],
 )
 def test_the_rule_is_that_of_the_question(name: str, fine_tuned: str, zero_shot: str):
     for stated, rule in (({}, fine_tuned), ({"zero_shot": True}, zero_shot)):

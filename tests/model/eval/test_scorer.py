@@ -19,6 +19,7 @@ from tests.model.tiny_data import color_record, mask_record, write_dataset
 ANSWERS = {
     "science_qa": ["The answer is A.", "The answer is B."],
     "pope": ["yes", "no"],
+    "pope_big_vision": ["yes", "no"],
     "nlvr": ["True", "False"],
     "mme": ["yes", "no"],
     "mmbench": ["A", "B"],

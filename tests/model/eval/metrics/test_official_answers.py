@@ -50,6 +50,33 @@ def test_zero_shot_gqa_puts_case_and_final_stops_aside(prediction: str, right: b
     assert not score("vqa", prediction, "on the left")
 
 
+def test_pope():
+    for prediction, read in TABLE["pope"]:
+        for answer in ("yes", "no"):
+            assert score("pope", prediction, answer) == (read == answer), prediction
+
+
+@pytest.mark.parametrize(
+    ("prediction", "says"),
+    [
+        ("No, there isn't.", "no"),
+        ("There is not a dog in it", "no"),
+        ("Yes, and no other. There is not", "no"),
+        ("Yes. No.", "yes"),
+        ("", "yes"),
+        ("NO", "yes"),
+        ("Not at all", "yes"),
+        ("No!", "yes"),
+        ("There isn't", "yes"),
+        ("\nNo", "yes"),
+        ("Nein", "yes"),
+    ],
+)
+def test_pope_looks_for_three_words_in_the_first_sentence(prediction: str, says: str):
+    item = get_metric("pope").score(prediction, {"answers": ["yes"]})
+    assert item == ItemScore(score=float(says == "yes"), also={"yes_ratio": float(says == "yes")})
+
+
 def test_mme():
     for prediction, read in TABLE["mme"]:
         for answer in ("yes", "no"):
