@@ -83,6 +83,61 @@ def test_mme():
             assert score("mme", prediction, answer) == (read == answer), prediction
 
 
+def mmbench_letter(prediction: str, options: list[str]) -> str:
+    """Returns the one letter that is right for a prediction; "" for none."""
+    right = {
+        letter: score("mmbench", prediction, letter, options=options, question=1)
+        for letter in "ABCDE"[: len(options)]
+    }
+    return "".join(letter for letter in right if right[letter])
+
+
+def test_mmbench():
+    for prediction, number, letter in TABLE["mmbench"]:
+        found = mmbench_letter(prediction, TABLE["options"][number])
+        assert found == letter.replace("Z", ""), (prediction, number)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "letter"),
+    [
+        ("[B]", "B"),
+        ("B: fish", "B"),
+        ("**B**", "B"),
+        ("B\n\nIt swims", "B"),
+        ("A large fish.", "A"),
+        ("It is a FISH", "B"),
+        ("b", ""),
+        ("A or B", ""),
+        ("not a cat", "A"),
+        ("cat or fish", ""),
+        ("A fish is what I see here", ""),
+        ("The answer is a fish, since it has fins", "A"),
+        ("Z", ""),
+        ("Cannot determine the answer: B", ""),
+        ("答案：B", ""),
+        ("", ""),
+        ("I am quite sure that this must be a fish", ""),
+    ],
+)
+def test_mmbench_reads_letters_and_then_choices(prediction: str, letter: str):
+    assert mmbench_letter(prediction, ["cat", "fish"]) == letter
+
+
+@pytest.mark.parametrize(
+    ("prediction", "options", "letter"),
+    [
+        ("a cat sat", ["cat", "a cat sat"], ""),
+        ("cat", ["cat", "a cat sat"], "A"),
+        ("B", ["B", "A"], "B"),
+        ("b", ["B", "A"], "A"),
+        ("none", ["", "none"], ""),
+    ],
+)
+def test_choices_that_are_letters_or_hold_another(prediction, options, letter):
+    assert mmbench_letter(prediction, options) == letter
+
+
 def test_mmmu_but_for_the_letters_that_are_drawn():
     for prediction, number, letter in TABLE["mmmu"]:
         options = TABLE["options"][number]
