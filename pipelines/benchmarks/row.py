@@ -88,10 +88,8 @@ class Benchmark:
       prompt: the prefix; {text} is the question, sentence or expression.
       text_len: limit on prefix, separator and suffix together, and on decoding [tokens].
       antialias: whether images are filtered when made smaller: "always", "train" only, "never".
-      metric: the rule for answers of a fine-tuned checkpoint: name of a metric of
-        `model.eval.metrics`; a study checks that it exists.
-      zero_shot_metric: the rule for answers of a checkpoint that was fine-tuned on no benchmark;
-        "" is that of `metric`.
+      metric: name of a metric of `model.eval.metrics`, for answers of a fine-tuned checkpoint.
+      zero_shot_metric: the one for zero-shot answers; "" is the same.
       beams: hypotheses of beam search; 1 is greedy.
       sampling: method by which training draws one of several targets.
       lower: whether targets are lower-cased.

@@ -4,10 +4,9 @@ from model.eval.metrics.scores import Fields, the_answer
 
 
 def gqa_llava(prediction: str, fields: Fields) -> float:
-    """Returns 1.0 if the prediction is the answer, but for its case and final stops, else 0.0.
+    """Returns 1.0 if the prediction is the answer but for case and final stops, else 0.0.
 
-    Source: haotian-liu/LLaVA `scripts/convert_gqa_for_eval.py` at c121f04; GQA's own `eval.py`,
-    which compares what that writes.
+    Source: haotian-liu/LLaVA `scripts/convert_gqa_for_eval.py` at c121f04.
 
     Args:
       prediction: the model's answer [text].
@@ -16,5 +15,4 @@ def gqa_llava(prediction: str, fields: Fields) -> float:
     Raises:
       ValueError: if there is not one answer.
     """
-    # "On the left." for "on the left" is right. Stops go first: "Red. " keeps its own.
     return float(prediction.rstrip(".").lower() == the_answer(fields))

@@ -2,18 +2,14 @@
 
 from model.eval.metrics.scores import Fields, ItemScore, the_answer
 
-_NEGATIONS = {"No", "no", "not"}
-
 
 def pope(prediction: str, fields: Fields) -> ItemScore:
-    """Returns 1.0 if the answers are equal, else 0.0; "yes_ratio" is the share that says yes.
+    """Returns 1.0 if the answers are equal, else 0.0; "yes_ratio" is the share read as yes.
 
-    A prediction says no if "No", "no" or "not" is a word of what stands before its first stop, else
-    it says yes, whatever it is. The score of a data set is the mean over its "kind"s: random,
-    popular and adversarial, which are equally large.
+    The score of a data set is the mean over its "kind"s: random, popular and adversarial, which are
+    equally large.
 
-    Source: POPE, arXiv 2305.10355; AoiDragon/POPE `evaluate.py` at 08d957b, which LLaVA's
-    `llava/eval/eval_pope.py` repeats.
+    Source: POPE, arXiv 2305.10355; AoiDragon/POPE `evaluate.py` at 08d957b, as LLaVA runs it.
 
     Args:
       prediction: the model's answer [text].
@@ -22,38 +18,22 @@ def pope(prediction: str, fields: Fields) -> ItemScore:
     Raises:
       ValueError: if it holds anything else.
     """
-    # "No, it is a cat." is no. "Not sure" and "No!" are yes: case counts, and so does a mark that
-    # is no comma.
+    # All but these words of the first sentence is yes: "", "Not sure" and "No!", too.
     words = prediction.partition(".")[0].replace(",", "").split(" ")
-    predicted = "yes" if _NEGATIONS.isdisjoint(words) else "no"
-    score = float(predicted == _yes_or_no(fields))
+    predicted = "no" if {"No", "not", "no"} & {*words} else "yes"
+    score = pope_big_vision(predicted, fields).score
     return ItemScore(score=score, also={"yes_ratio": float(predicted == "yes")})
 
 
 def pope_big_vision(prediction: str, fields: Fields) -> ItemScore:
-    """Returns 1.0 if the answers are equal, else 0.0; "invalid" marks neither yes nor no.
+    """Returns 1.0 if the answers are equal but for case, else 0.0; "invalid" marks neither.
 
-    The prediction's case is ignored. The score of a data set is that of `pope`.
-
-    Source: big_vision `evaluators/proj/paligemma/transfers/pope.py` at 0127fb6; PaliGemma,
-    appendix J.
-
-    Args:
-      prediction: the model's answer [text].
-      fields: fields of the record; "answers" holds "yes" or "no".
-
-    Raises:
-      ValueError: if it holds anything else.
+    Source: big_vision `evaluators/proj/paligemma/transfers/pope.py`; PaliGemma, appendix J.
     """
     # "Yes" for "yes" is right; "yes, it is" is neither answer, so it is wrong and invalid.
-    answer, predicted = _yes_or_no(fields), prediction.lower()
+    answer, predicted = the_answer(fields), prediction.lower()
+    if answer not in ("yes", "no"):
+        raise ValueError(f"answers must hold 'yes' or 'no', got {answer!r}.")
     return ItemScore(
         score=float(predicted == answer), also={"invalid": float(predicted not in ("yes", "no"))}
     )
-
-
-def _yes_or_no(fields: Fields) -> str:
-    answer = the_answer(fields)
-    if answer not in ("yes", "no"):
-        raise ValueError(f"answers must hold 'yes' or 'no', got {answer!r}.")
-    return answer
