@@ -6,6 +6,8 @@
                  that GQA's `eval.py` compares with the answer
     pope         AoiDragon/POPE 08d957b, `evaluate.py`, run whole with its two paths filled in: the
                  "yes" or "no" that it counts
+    vqav2        GT-Vision-Lab/VQA a013f00, `PythonEvaluationTools/vqaEvaluation/vqaEval.py`, its
+                 print statements written as calls: an answer's accuracy, of 100, by annotators'
     mme          BradyFU/Awesome-Multimodal-Large-Language-Models 1c1d69e, `tools/eval_tool.zip`,
                  `calculate_metrics.parse_pred_ans` of the text in lower case
     mmbench      open-compass/VLMEvalKit e8e78f0, `vlmeval/utils/matching_util.py`, `can_infer`: of
@@ -75,6 +77,18 @@ def test_pope():
 def test_pope_looks_for_three_words_in_the_first_sentence(prediction: str, says: str):
     item = get_metric("pope").score(prediction, {"answers": ["yes"]})
     assert item == ItemScore(score=float(says == "yes"), also={"yes_ratio": float(says == "yes")})
+
+
+def test_vqav2():
+    for prediction, answers, accuracy in TABLE["vqav2"]:
+        found = get_metric("vqav2").score(prediction, {"answers": answers})
+        assert 100 * found == pytest.approx(accuracy, abs=0.006), (prediction, answers)
+
+
+def test_vqav2_takes_32_stops_out_as_its_code_does():
+    answers = ["a", "b", "b", "b", "b"]
+    assert score("vqav2", "b" + 32 * ".", "a", answers=answers) == 1.0
+    assert score("vqav2", "b" + 33 * ".", "a", answers=answers) == 0.0
 
 
 def test_mme():
