@@ -28,7 +28,7 @@ def pope(prediction: str, fields: Fields) -> ItemScore:
 def pope_big_vision(prediction: str, fields: Fields) -> ItemScore:
     """Returns 1.0 if the answers are equal but for case, else 0.0; "invalid" marks neither.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/pope.py`; PaliGemma, appendix J.
+    Source: big_vision `evaluators/proj/paligemma/transfers/pope.py` at 0127fb6 (PaliGemma's).
     """
     # "Yes" for "yes" is right; "yes, it is" is neither answer, so it is wrong and invalid.
     answer, predicted = the_answer(fields), prediction.lower()
