@@ -220,7 +220,7 @@ def metrics_page() -> str:
             prose(source[1]) if source else "", path,
         ))  # fmt: skip
     return (
-        "# Metrics\n\nEach is the official rule, with its source; "
+        "# Metrics\n\nWhose rule each is: [rules](../howto/results.md#rules). "
         "[`parcel model score`](cli.md#parcel-model-score) takes any of them, or "
         "[one of your own](../howto/own_data.md#a-metric-of-your-own).\n\n"
         + table(("metric", "of one item", "score", "parts told", "source", "code"), rows)

@@ -44,7 +44,7 @@ class TransferConfig:
         A published benchmark has its own, which another one with the same fields may replace; in a
         benchmark of yours it is for rows that do not hold the whole prefix.
       metric: name of a metric in the registry, or a function of yours as in `reader`, or an entry
-        point of `parcel.metrics`; "" takes the registry's for the benchmark.
+        point of `parcel.metrics`; "" takes the benchmark's own for fine-tuned or zero-shot answers.
       decoding: how answers are decoded; None takes the registry's number of beams, else greedy.
       train_split: split to train on, "a+b" for two; "" takes the registry's, or "train" for a
         benchmark of yours.
@@ -140,8 +140,9 @@ def eval_window_of(name: str) -> str:
 
 def metric_of(name: str, transfer: TransferConfig) -> str:
     """Returns the metric of a benchmark: a name of the registry, or "module:name"."""
-    metric = transfer.metric or benchmark_of(name, transfer).metric
-    return metric_reference(f"transfers.{name}.metric", metric)
+    benchmark = benchmark_of(name, transfer)
+    own = (transfer.zero_shot and benchmark.zero_shot_metric) or benchmark.metric
+    return metric_reference(f"transfers.{name}.metric", transfer.metric or own)
 
 
 def decoding_of(name: str, transfer: TransferConfig) -> Decoding:

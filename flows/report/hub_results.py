@@ -84,7 +84,8 @@ def _hub_task(data: Manifest, metric: str) -> tuple[str, str] | None:
     if not isinstance(reader, str) or not isinstance(split, str):
         return None  # A benchmark of the user's own.
     limit = (config.get("prepare") or {}).get("limit")
-    if limit is not None or reader not in BENCHMARKS or metric != BENCHMARKS[reader].metric:
+    own = BENCHMARKS.get(reader)
+    if limit is not None or own is None or metric not in (own.metric, own.zero_shot_metric):
         return None
     return HUB_TASKS.get((reader, split))
 

@@ -88,7 +88,8 @@ class Benchmark:
       prompt: the prefix; {text} is the question, sentence or expression.
       text_len: limit on prefix, separator and suffix together, and on decoding [tokens].
       antialias: whether images are filtered when made smaller: "always", "train" only, "never".
-      metric: name of a metric of `model.eval.metrics`; a study checks that it exists.
+      metric: name of a metric of `model.eval.metrics`, for answers of a fine-tuned checkpoint.
+      zero_shot_metric: the one for zero-shot answers; "" is the same.
       beams: hypotheses of beam search; 1 is greedy.
       sampling: method by which training draws one of several targets.
       lower: whether targets are lower-cased.
@@ -113,6 +114,7 @@ class Benchmark:
     text_len: int
     antialias: Literal["always", "train", "never"] = "never"
     metric: str
+    zero_shot_metric: str = ""
     beams: int = 1
     sampling: SuffixSampling = "without_replacement"
     lower: bool = False

@@ -1,5 +1,6 @@
 """Tests that the pages name only paths and links that exist, and that the reference is complete."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -91,6 +92,26 @@ def test_the_reference_has_every_metric_reader_and_kind():
     artifacts = reference.artifacts_page()
     assert all(kind.files for kind in reference.KINDS.values())
     assert all(f"\n## {kind}\n" in artifacts for kind in reference.KINDS)
+
+
+def test_every_benchmark_has_one_line_that_says_whose_rules_score_it():
+    text = (ROOT / "docs/howto/results.md").read_text().partition("\n## Rules\n")[2]
+    rows = re.findall(r"^\| `([\w ]+)` \| `?(\w*)`? ?\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
+    said = [(name, *rules) for names, *rules, _ in rows for name in names.split()]
+    assert sorted(said) == sorted(
+        (b.name, b.metric if b.final_split or b.parent else "", b.zero_shot_metric or b.metric)
+        for b in reference.BENCHMARKS.values()
+    )
+    # A rule is called official where answers have been compared with the official code's results.
+    compared = json.loads((ROOT / "tests/model/eval/metrics/official_answers.json").read_text())
+    assert {rule for _, _, rule, whose in rows if "official" in whose} <= set(compared)
+
+
+def test_every_rule_names_its_source_and_the_commit():
+    rules = {r for b in reference.BENCHMARKS.values() for r in (b.metric, b.zero_shot_metric) if r}
+    for rule in rules:
+        said = reference.METRICS[rule].score.__doc__ or ""
+        assert re.search(r" at [0-9a-f]{7}\b", said), rule
 
 
 def test_every_threat_names_its_test():

@@ -529,6 +529,7 @@ def predictions(folder: Path) -> list[Reader]:
         "science_qa": ("The answer is A.",),
         "nlvr": ("True",),
         "pope": ("yes",),
+        "pope_big_vision": ("no",),
         "mme": ("yes",),
         "mmbench": ("A",),
         "mmmu": ("B",),

@@ -33,7 +33,7 @@ def anls_big_vision(prediction: str, fields: Fields) -> float:
     One wrong character of two is 0.5 by `anls` and 0 here: published PaliGemma numbers compare with
     this one.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` (`anls`, with `to_lower`).
+    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` at 0127fb6 (`anls`, `to_lower`).
 
     Args:
       prediction: the model's answer [text].

@@ -16,6 +16,13 @@ _WORDS = 5
 _KEYS = ("could be ", "so ", "is ", "thus ", "therefore ", "final ", "answer ", "result ")
 """Words before the part of a sentence that is its answer."""
 
+_MARKS = str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))
+_ANSWER_IS = re.compile(r"answer\s+is\s+\**([ABCD])", re.IGNORECASE)
+_REFUSAL = re.compile(
+    r"Sorry, I can't help with images of people yet\.|I can't process this file\.|"
+    r"I'm sorry, but without the image provided|Cannot determine the answer"
+)
+
 _NUMBERS = (
     r"-?\b\d{1,3}(?:,\d{3})+\b",  # 1,000
     r"-?\d+(?:\.\d+)?[eE][+-]?\d+",  # 1.5e3
@@ -30,7 +37,8 @@ def mmbench(prediction: str, fields: Fields) -> ItemScore:
     of questions that are right every time (`summarize_mmbench`). A prediction that names no choice
     is wrong; the authors' server has a language model read these.
 
-    Source: MMBench, arXiv 2307.06281, section 4 (CircularEval).
+    Source: MMBench, arXiv 2307.06281, section 4 (CircularEval); open-compass/VLMEvalKit
+    `vlmeval/utils/matching_util.py` (`can_infer`) at e8e78f0: its `exact_matching`.
 
     Args:
       prediction: the model's answer [text].
@@ -40,7 +48,7 @@ def mmbench(prediction: str, fields: Fields) -> ItemScore:
     Raises:
       ValueError: if there is not one answer, or there are no choices or no question.
     """
-    answer, letter = the_answer(fields), _letter(prediction, _choices(fields))
+    answer, letter = the_answer(fields), _matched_letter(prediction, _choices(fields))
     if "question" not in fields:
         raise ValueError("question must name the question of all its rotations, got none.")
     return ItemScore(
@@ -96,6 +104,26 @@ def _choices(fields: Fields) -> Sequence[str]:
 
 def _letters(options: Sequence[str]) -> list[str]:
     return [chr(ord("A") + number) for number in range(len(options))]
+
+
+def _matched_letter(prediction: str, options: Sequence[str]) -> str | None:
+    """Returns the letter that VLMEvalKit matches with a prediction; None if it matches none."""
+    words, letters = prediction.translate(_MARKS).split(), _letters(options)
+    named = [letter for letter in letters if letter in words]
+    if "Failed to obtain answer via API" not in prediction:
+        # Z stands for none of the choices.
+        if _REFUSAL.search(prediction) or ("Z" in words and not named):
+            return None
+        # "[B]", "B: fish" and "So it is B" are B; the A of "A bird sits in the tree" is too early.
+        if len(named) == 1 and words.index(named[0]) > len(words) - 5:
+            return named[0]
+        # As there, "the answer is a bird" states A.
+        if (stated := _ANSWER_IS.search(prediction)) and stated[1].upper() in letters:
+            return stated[1].upper()
+    text = prediction.lower()
+    quoted = [x for x, option in zip(letters, options, strict=True) if option.lower() in text]
+    is_short = len(text) <= 2 * sum(map(len, options))
+    return quoted[0] if len(quoted) == 1 and is_short else None
 
 
 def _letter(prediction: str, options: Sequence[str]) -> str | None:

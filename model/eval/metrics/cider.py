@@ -64,7 +64,7 @@ def cider(prediction: str, fields: Fields) -> float:
     Lengths are counted in bigrams, as the official code does.
 
     Source: Vedantam et al. 2015 (arXiv:1411.5726), section 5; coco_caption
-    `pycocoevalcap/cider/cider_scorer.py`.
+    `pycocoevalcap/cider/cider_scorer.py` at 3a9afb2.
 
     Args:
       prediction: the model's answer [text].

@@ -22,7 +22,7 @@ def miou(prediction: str, fields: Fields) -> ItemScore:
     and whether nothing could be drawn ("invalid", an IoU of 0): the prediction does not start with
     4 location and 16 segmentation tokens, or its box has no pixels.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/segmentation.py`.
+    Source: big_vision `evaluators/proj/paligemma/transfers/segmentation.py` at 0127fb6.
 
     Args:
       prediction: the model's answer [text].

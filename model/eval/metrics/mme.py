@@ -16,7 +16,7 @@ def mme(prediction: str, fields: Fields) -> ItemScore:
     the mean over its tasks. So MME's published sums are this score times 20 for the ten tasks of
     perception, and times 8 for the four of cognition.
 
-    Source: MME, arXiv 2306.13394, section 2.2; its `eval_tool/calculation.py`.
+    Source: MME, arXiv 2306.13394, section 2.2; its `eval_tool/calculation.py` at 1c1d69e.
 
     Args:
       prediction: the model's answer [text].

@@ -10,8 +10,8 @@ def nlvr(prediction: str, fields: Fields) -> ItemScore:
     right. Units are read from NLVR2's identifiers, "split-set-pair-sentence"; records with other
     identifiers have no unit.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py`; lil-lab/nlvr
-    `nlvr2/eval/metrics.py` (consistency).
+    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` at 0127fb6; lil-lab/nlvr
+    `nlvr2/eval/metrics.py` at 1892484 (consistency).
 
     Args:
       prediction: the model's answer [text].

@@ -18,10 +18,11 @@ from model.eval.metrics.anls import anls, anls_big_vision
 from model.eval.metrics.bleu import bleu, summarize_bleu
 from model.eval.metrics.choice import mmbench, mmmu, summarize_mmbench
 from model.eval.metrics.cider import Documents, cider
+from model.eval.metrics.gqa import gqa_llava
 from model.eval.metrics.miou import miou
 from model.eval.metrics.mme import mme, summarize_mme
 from model.eval.metrics.nlvr import nlvr
-from model.eval.metrics.pope import pope
+from model.eval.metrics.pope import pope, pope_big_vision
 from model.eval.metrics.relaxed_accuracy import relaxed_accuracy
 from model.eval.metrics.rouge import rouge_l
 from model.eval.metrics.rsvqa import rsvqa
@@ -67,6 +68,7 @@ METRICS: dict[str, Metric] = {
     "exact_match": Metric(score=vqa),
     "vqa": Metric(score=vqa, by=("lang", "question_type"), mean_over="lang"),
     "vqa_lower": Metric(score=vqa_lower, by=("lang", "question_type"), mean_over="lang"),
+    "gqa_llava": Metric(score=gqa_llava, by=("lang", "question_type"), mean_over="lang"),
     "vqav2": Metric(score=vqav2, by=("answer_type", "question_type")),
     "anls": Metric(score=anls),
     "anls_big_vision": Metric(score=anls_big_vision),
@@ -79,6 +81,7 @@ METRICS: dict[str, Metric] = {
     "rsvqa": Metric(score=rsvqa, by=("question_type",), mean_over="question_type"),
     "nlvr": Metric(score=nlvr, by=("lang",), mean_over="lang"),
     "pope": Metric(score=pope, by=("kind",), mean_over="kind"),
+    "pope_big_vision": Metric(score=pope_big_vision, by=("kind",), mean_over="kind"),
     "mme": Metric(score=mme, by=("task",), mean_over="task", summarize=summarize_mme),
     "mmbench": Metric(score=mmbench, by=("category",), summarize=summarize_mmbench),
     "mmmu": Metric(score=mmmu, by=("subject",)),

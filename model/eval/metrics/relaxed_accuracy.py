@@ -11,7 +11,7 @@ def relaxed_accuracy(prediction: str, fields: Fields) -> float:
     Two numbers agree within 5 % of the (non-zero) answer; "12%" is 0.12. Anything else must be
     equal.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/chartqa.py`.
+    Source: big_vision `evaluators/proj/paligemma/transfers/chartqa.py` at 0127fb6.
 
     Args:
       prediction: the model's answer [text].

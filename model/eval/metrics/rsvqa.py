@@ -9,7 +9,7 @@ def rsvqa(prediction: str, fields: Fields) -> float:
     The score of a data set is the unweighted mean over the "question_type"s it has (average
     accuracy, AA; not the overall accuracy, OA).
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/rsvqa.py` (`acc_avg`).
+    Source: big_vision `evaluators/proj/paligemma/transfers/rsvqa.py` at 0127fb6 (`acc_avg`).
 
     Args:
       prediction: the model's answer [text].

@@ -10,7 +10,7 @@ _ANSWER = re.compile(r"the answer is ([a-z])\.")
 def science_qa(prediction: str, fields: Fields) -> ItemScore:
     """Returns 1.0 if the letters are equal, else 0.0; "unparsed" marks a text without a letter.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/science_qa.py`.
+    Source: big_vision `evaluators/proj/paligemma/transfers/science_qa.py` at 0127fb6.
 
     Args:
       prediction: the model's answer, of which only the beginning is read [text].

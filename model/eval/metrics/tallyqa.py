@@ -9,7 +9,7 @@ def tallyqa(prediction: str, fields: Fields) -> ItemScore:
 
     Number words up to twenty count as digits; apart from that, nothing is normalised.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/tallyqa.py`.
+    Source: big_vision `evaluators/proj/paligemma/transfers/tallyqa.py` at 0127fb6.
 
     Args:
       prediction: the model's answer [text].

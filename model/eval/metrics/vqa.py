@@ -9,7 +9,7 @@ def vqa(prediction: str, fields: Fields) -> float:
     With one accepted answer, the score is equality. With several, it is a third for each equal one,
     at most 1.
 
-    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` (`acc`).
+    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` at 0127fb6 (`acc`).
 
     Args:
       prediction: the model's answer [text].
@@ -25,5 +25,5 @@ def vqa(prediction: str, fields: Fields) -> float:
 
 
 def vqa_lower(prediction: str, fields: Fields) -> float:
-    """Returns `vqa` with case ignored; big_vision's `to_lower`."""
+    """Returns `vqa` with case ignored; big_vision's `to_lower` at 0127fb6."""
     return vqa(prediction.lower(), {"answers": [a.lower() for a in some_answers(fields)]})

@@ -21,7 +21,7 @@ def vqav2(prediction: str, fields: Fields) -> float:
     normalised unless all annotators agree.
 
     Source: GT-Vision-Lab/VQA `PythonEvaluationTools/vqaEvaluation/vqaEval.py` at a013f00;
-    big_vision `evaluators/proj/paligemma/transfers/vqav2.py`.
+    big_vision `evaluators/proj/paligemma/transfers/vqav2.py` at 0127fb6.
 
     Args:
       prediction: the model's answer [text].
@@ -66,7 +66,8 @@ def normalize_answer(text: str) -> str:
     for mark in _PUNCTUATION:
         alone = has_digit_comma or f"{mark} " in text or f" {mark}" in text
         normalized = normalized.replace(mark, "" if alone else " ")
-    words = _PERIOD.sub("", normalized).lower().split()
+    # The source passes `re.UNICODE`, which is 32, where the number of replacements stands.
+    words = _PERIOD.sub("", normalized, count=32).lower().split()
     return " ".join(_write(word) for word in words if word not in _ARTICLES)
 
 

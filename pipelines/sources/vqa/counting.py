@@ -63,7 +63,8 @@ POPE = Benchmark(
     parent="vqav2",
     prompt="answer en {text}",
     text_len=48,
-    metric="pope",
+    metric="pope_big_vision",
+    zero_shot_metric="pope",
     eval_split="random+popular+adversarial",
     rows=(
         ResultRow(

@@ -32,6 +32,7 @@ GQA = Benchmark(
     prompt="answer en {text}",
     text_len=32,
     metric="vqa",
+    zero_shot_metric="gqa_llava",
     tune_split="train_balanced",
     final_split="train_balanced+val_balanced",
     eval_split="testdev_balanced",

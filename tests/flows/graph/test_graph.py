@@ -94,6 +94,7 @@ def test_zero_shot_rows_are_scored_by_the_last_stage_of_each_pretraining():
                 "prepare pope/eval",
             }
             assert [s.inputs["predictions"] for s in scoring.steps] == [*answering.steps]
+            assert {step.config.metric for step in scoring.steps} == {"gqa_llava", "pope"}
     # Nothing is fine-tuned for them, nor are guesses learnt.
     assert "prepare gqa/train" not in by_name
     assert not {"chance gqa", "chance pope"} & by_name.keys()

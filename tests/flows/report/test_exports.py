@@ -1,5 +1,6 @@
 """What goes out of a study for other programs: nothing is lost, and the formats are theirs."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -306,6 +307,16 @@ def test_the_hub_gets_what_it_has_a_dataset_for(sent: tuple[Store, Rows], tmp_pa
             assert entry["source"]["url"] == page
             assert entry["notes"].startswith(f"{cell.budget} soft tokens per image; vqa; 95 %")
             assert "mean of 2 seeds; 5000 items" in entry["notes"]
+
+
+def test_the_hub_gets_scores_by_either_of_a_benchmarks_rules(sent: tuple[Store, Rows]):
+    from flows.report.hub_results import _hub_task
+
+    store, _ = sent
+    data = next(iter(store.artifacts("dataset"))).manifest
+    data = dataclasses.replace(data, config={"reader": "gqa", "split": "testdev_balanced"})
+    found = [_hub_task(data, metric) for metric in ("vqa", "gqa_llava", "vqa_lower")]
+    assert found == [("lmms-lab/GQA", "testdev_balanced_instructions")] * 2 + [None]
 
 
 def test_wrong_requests_are_one_line(parcel: Callable[..., Done], toy: Store, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from flows.config.benchmark import metric_of
 from flows.graph.datasets import datasets_of
 from flows.graph.graph import graph_of
 from flows.graph.results_plan import results_plan
@@ -99,6 +100,23 @@ def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(
     scored = {step.name.split()[2] for node in transfers for step in node.jobs[1].steps}
     assert scored == {"nlvr", "marvl"}
     assert study({"pope": {}}).transfers["pope"].eval_text_len == 48
+
+
+@pytest.mark.parametrize(
+    ("name", "fine_tuned", "zero_shot"),
+    [
+        ("gqa", "vqa", "gqa_llava"),
+        ("xgqa", "vqa", "gqa_llava"),
+        ("pope", "pope_big_vision", "pope"),
+        ("vqav2", "vqav2", "vqav2"),
+    ],
+)
+def test_the_rule_is_that_of_the_question(name: str, fine_tuned: str, zero_shot: str):
+    for stated, rule in (({}, fine_tuned), ({"zero_shot": True}, zero_shot)):
+        transfers = study({name: stated}, num_seeds=1).transfers
+        assert metric_of(name, transfers[name]) == rule
+    own = study({name: {"zero_shot": True, "metric": "anls"}}, num_seeds=1).transfers[name]
+    assert metric_of(name, own) == "anls"
 
 
 def test_a_published_benchmark_may_ask_in_other_words():

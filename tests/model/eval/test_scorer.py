@@ -19,6 +19,7 @@ from tests.model.tiny_data import color_record, mask_record, write_dataset
 ANSWERS = {
     "science_qa": ["The answer is A.", "The answer is B."],
     "pope": ["yes", "no"],
+    "pope_big_vision": ["yes", "no"],
     "nlvr": ["True", "False"],
     "mme": ["yes", "no"],
     "mmbench": ["A", "B"],
@@ -31,7 +32,7 @@ def _rows(metric: str):
     texts = ANSWERS.get(metric, ["a red dog", "two", "3.0", "a Red dog runs"])
     text = st.sampled_from(texts)
     fewest = 2 if metric == "vqav2" else 1
-    alone = metric in (*ANSWERS, "relaxed_accuracy", "tallyqa")
+    alone = metric in (*ANSWERS, "relaxed_accuracy", "tallyqa", "gqa_llava")
     answers = st.lists(text, min_size=fewest, max_size=fewest if alone else 3)
     drawn = {
         "answers": answers,

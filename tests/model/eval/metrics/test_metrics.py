@@ -14,7 +14,7 @@ from model.eval.metrics.choice import mmmu
 from model.eval.metrics.contractions import CONTRACTIONS
 from model.eval.metrics.mme import mme
 from model.eval.metrics.nlvr import nlvr
-from model.eval.metrics.pope import pope
+from model.eval.metrics.pope import pope_big_vision
 from model.eval.metrics.registry import METRICS, get_metric
 from model.eval.metrics.relaxed_accuracy import relaxed_accuracy
 from model.eval.metrics.rsvqa import rsvqa
@@ -174,11 +174,11 @@ def test_science_qa(prediction: str, score: float, unparsed: float):
     assert (done.score, done.also["unparsed"]) == (score, unparsed)
 
 
-def test_pope_lowers_the_prediction():
-    assert pope("YES", {"answers": ["yes"]}).score == 1.0
-    done = pope("maybe", {"answers": ["no"]})
+def test_pope_of_big_vision_lowers_the_prediction():
+    assert pope_big_vision("YES", {"answers": ["yes"]}).score == 1.0
+    done = pope_big_vision("maybe", {"answers": ["no"]})
     assert (done.score, done.also["invalid"]) == (0.0, 1.0)
-    assert pope("yes", {"answers": ["no"]}).also["invalid"] == 0.0
+    assert pope_big_vision("yes", {"answers": ["no"]}).also["invalid"] == 0.0
 
 
 def test_rsvqa_takes_any_answer():
@@ -201,6 +201,7 @@ def test_nlvr_knows_the_unit_of_a_sentence():
         ("relaxed_accuracy", ["1", "2"], r"answers must hold one text, got 2: \['1', '2'\]"),
         ("science_qa", ["B"], "answers must hold 'The answer is X.' for a letter X, got 'B'"),
         ("pope", ["Yes"], "answers must hold 'yes' or 'no', got 'Yes'"),
+        ("pope_big_vision", ["no", "yes"], r"answers must hold one text, got 2: \['no', 'yes'\]"),
         ("nlvr", ["true"], "answers must hold 'True' or 'False', got 'true'"),
         ("cider", [], "answers must hold at least one text, got none"),
     ],
@@ -249,7 +250,8 @@ def test_a_metric_of_ones_own_is_a_function_or_a_metric(tmp_path, monkeypatch: p
 
 
 def test_the_benchmarks_metrics_exist():
-    assert {row.metric for row in BENCHMARKS.values()} <= set(METRICS)
+    rules = {rule for row in BENCHMARKS.values() for rule in (row.metric, row.zero_shot_metric)}
+    assert rules - {""} <= set(METRICS)
     assert {m for m in METRICS if METRICS[m].reads_masks} == {"miou"}
 
 
