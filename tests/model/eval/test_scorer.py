@@ -217,7 +217,7 @@ def test_the_score_is_the_plain_mean_of_what_its_items_count_for(metric: str, da
     scored = _scorer(metric, data.draw(_rows(metric))).finish()
     values = [row.get("pseudo_value", row["score"]) for row in scored.rows()]
     found = 100 * math.fsum(values) / len(values)
-    # BLEU has no derivative where its brevity penalty begins, so its differences are not exact there.
+    # BLEU has no derivative where its brevity penalty begins: differences are not exact there.
     rel = 1e-4 if metric == "bleu" else 1e-5
     assert found == pytest.approx(scored.result.total.score, abs=1e-3, rel=rel)
 
