@@ -23,7 +23,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,14 @@ from pipelines.sources.reading.omissions import (
 )
 from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.reading.values import answer_of, language_of, text_of, without_absent
+from pipelines.sources.reading.values import (
+    answer_of,
+    id_of_place,
+    is_absent,
+    language_of,
+    text_of,
+    without_absent,
+)
 
 KEYS = (
     "image",
@@ -66,6 +73,7 @@ KEYS = (
 )
 _JSON = {"image", "answers", "suffix", "meta"}
 _META = "meta."
+_PLACE = re.compile(r"(line-)*\d+")
 _MAX_IMAGES = 2
 
 Numbered = Iterable[tuple[int, Callable[[], Any]]]
@@ -75,31 +83,37 @@ Numbered = Iterable[tuple[int, Callable[[], Any]]]
 def read_jsonl(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per line."""
     path = find_annotation(corpus, *_jsonl_files(split)[0])
-    items = items_of(corpus, split, _json_lines(path), source=source, file=path)
+    items = items_of(corpus, split, lambda: _json_lines(path), source=source, file=path)
     yield from note_empty(corpus, path, items)
 
 
 def read_csv(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per row below the header."""
     path = find_annotation(corpus, *_csv_files(split)[0])
-    items = items_of(corpus, split, _table_rows(path), source=source, file=path)
+    items = items_of(corpus, split, lambda: _table_rows(path), source=source, file=path)
     yield from note_empty(corpus, path, items)
 
 
 def items_of(
-    corpus: Corpus, split: str, rows: Numbered, *, source: OwnSource, file: Path, unit: str = "line"
+    corpus: Corpus,
+    split: str,
+    rows: Callable[[], Numbered],
+    *,
+    source: OwnSource,
+    file: Path,
+    unit: str = "line",
 ) -> Iterator[Item | Reject]:
     """Yields a would-be record per row; a wrong row is a reject with the row's number in its id.
 
     Args:
       corpus: the corpus; paths in rows are relative to its folder.
       split: name of the split, as it appears in the ids.
-      rows: the rows, mappings with some of `KEYS`.
+      rows: yields the rows, mappings with some of `KEYS`; called again where one has no id.
       source: name and prompt of the examples.
       file: the file that the rows come from.
       unit: "line" or "row", as rejects call them.
     """
-    remaining = iter(rows)
+    remaining, stated = iter(rows()), functools.cache(lambda: _stated_ids(rows()))
     for position in itertools.count():
         try:
             number, parse = next(remaining)
@@ -114,7 +128,7 @@ def items_of(
             )
             return
         try:
-            yield _item_of_row(corpus, split, str(position), parse(), source)
+            yield _item_of_row(corpus, split, position, stated, parse(), source)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
             reason = reason_of(error)
             yield Reject(
@@ -125,7 +139,28 @@ def items_of(
             )
 
 
-def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSource) -> Item:
+def _stated_ids(rows: Numbered) -> frozenset[str]:
+    """Returns those of the ids that rows state which a place could be taken for."""
+    ids: set[str] = set()
+    # What is damaged, or is no row, is told where it is read.
+    with contextlib.suppress(ValueError):
+        for _, parse in rows:
+            with contextlib.suppress(ValueError, RecursionError):
+                row = parse()
+                key = row.get("id") if isinstance(row, Mapping) else None
+                if not is_absent(key) and _PLACE.fullmatch(text := answer_of(key, "id")):
+                    ids.add(text)
+    return frozenset(ids)
+
+
+def _item_of_row(
+    corpus: Corpus,
+    split: str,
+    place: int,
+    stated: Callable[[], Container[str]],
+    row: Any,
+    source: OwnSource,
+) -> Item:
     # Checks in the order in which a user would fix them: the shape of the row, its keys, its media,
     # its texts. Each says what is accepted.
     if not isinstance(row, Mapping):
@@ -150,7 +185,7 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
     task = checked_task(text_of(row.get("task", ""), "task") or source.name)
     lang = language_of(row.get("lang"), "lang")
-    key = answer_of(row["id"], "id") if "id" in row else place
+    key = answer_of(row["id"], "id") if "id" in row else id_of_place(place, stated())
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
