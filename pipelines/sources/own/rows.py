@@ -23,7 +23,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.reading.corpus import Corpus
 from pipelines.sources.reading.csv_cells import csv_cells, parse_cell
-from pipelines.sources.reading.item import Item, checked_task
+from pipelines.sources.reading.item import Item, checked_task, id_of_place
 from pipelines.sources.reading.layout import find_annotation, find_file
 from pipelines.sources.reading.licences import OWN_NAMES, stated_licence
 from pipelines.sources.reading.omissions import (
@@ -46,14 +46,7 @@ from pipelines.sources.reading.omissions import (
 )
 from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.reading.values import (
-    answer_of,
-    id_of_place,
-    is_absent,
-    language_of,
-    text_of,
-    without_absent,
-)
+from pipelines.sources.reading.values import answer_of, language_of, text_of, without_absent
 
 KEYS = (
     "image",
@@ -73,11 +66,11 @@ KEYS = (
 )
 _JSON = {"image", "answers", "suffix", "meta"}
 _META = "meta."
-_PLACE = re.compile(r"(line-)*\d+")
 _MAX_IMAGES = 2
 
 Numbered = Iterable[tuple[int, Callable[[], Any]]]
 """(number, from 1; function that parses it) of each line or row."""
+Rows = Callable[[], Numbered]
 
 
 def read_jsonl(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
@@ -95,13 +88,7 @@ def read_csv(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item 
 
 
 def items_of(
-    corpus: Corpus,
-    split: str,
-    rows: Callable[[], Numbered],
-    *,
-    source: OwnSource,
-    file: Path,
-    unit: str = "line",
+    corpus: Corpus, split: str, rows: Rows, *, source: OwnSource, file: Path, unit: str = "line"
 ) -> Iterator[Item | Reject]:
     """Yields a would-be record per row; a wrong row is a reject with the row's number in its id.
 
@@ -128,7 +115,8 @@ def items_of(
             )
             return
         try:
-            yield _item_of_row(corpus, split, position, stated, parse(), source)
+            place = functools.partial(id_of_place, position, stated)
+            yield _item_of_row(corpus, split, place, parse(), source)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
             reason = reason_of(error)
             yield Reject(
@@ -139,27 +127,18 @@ def items_of(
             )
 
 
-def _stated_ids(rows: Numbered) -> frozenset[str]:
-    """Returns those of the ids that rows state which a place could be taken for."""
-    ids: set[str] = set()
+def _stated_ids(rows: Numbered) -> set[str]:
+    ids = set()
     # What is damaged, or is no row, is told where it is read.
     with contextlib.suppress(ValueError):
         for _, parse in rows:
-            with contextlib.suppress(ValueError, RecursionError):
-                row = parse()
-                key = row.get("id") if isinstance(row, Mapping) else None
-                if not is_absent(key) and _PLACE.fullmatch(text := answer_of(key, "id")):
-                    ids.add(text)
-    return frozenset(ids)
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                ids.add(answer_of(without_absent(parse())["id"], "id"))
+    return ids
 
 
 def _item_of_row(
-    corpus: Corpus,
-    split: str,
-    place: int,
-    stated: Callable[[], Container[str]],
-    row: Any,
-    source: OwnSource,
+    corpus: Corpus, split: str, place: Callable[[], str], row: Any, source: OwnSource
 ) -> Item:
     # Checks in the order in which a user would fix them: the shape of the row, its keys, its media,
     # its texts. Each says what is accepted.
@@ -185,7 +164,7 @@ def _item_of_row(
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
     task = checked_task(text_of(row.get("task", ""), "task") or source.name)
     lang = language_of(row.get("lang"), "lang")
-    key = answer_of(row["id"], "id") if "id" in row else id_of_place(place, stated())
+    key = answer_of(row["id"], "id") if "id" in row else place()
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")

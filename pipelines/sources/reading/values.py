@@ -5,7 +5,7 @@ import contextlib
 import math
 import numbers
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, cast
 
@@ -76,19 +76,6 @@ def answer_of(value: object, field: str) -> str:
     if abs(number) < _EXACT and number == int(number):
         return str(int(number))
     return str(number)
-
-
-def id_of_place(place: int, stated: Container[str]) -> str:
-    """Returns the id of a row that states none: its place, in a form that no row states as its id.
-
-    Args:
-      place: number of the row.
-      stated: ids that rows of the file state; those that are no ids of places may be left out.
-    """
-    key = str(place)
-    while key in stated:
-        key = f"line-{key}"
-    return key
 
 
 def language_of(value: object, field: str) -> str:

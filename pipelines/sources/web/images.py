@@ -58,7 +58,7 @@ _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.up
 """Extensions of archives, small and in capitals."""
 _STATISTICS = re.compile(r"_stats\.json$")
 """End of the names of the counts that img2dataset writes beside its archives."""
-_MAX_REASONS = 64
+MAX_REASONS = 64
 """Most things named that one file has and web does not read; the names may be a row's own."""
 _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
@@ -124,7 +124,7 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
                 yield sample
                 continue
             for reason in sample.unread_fields(others_read):
-                counts.add(reason if len(counts) < _MAX_REASONS else "further fields", sample.id)
+                counts.add(reason if len(counts) < MAX_REASONS else "further fields", sample.id)
             items = web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
             try:
                 licence = stated_licence(sample.metadata, licences)
