@@ -88,13 +88,16 @@ def sample_video(
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
     decoder_used, frames = decode_frames(path, info, times, decoder)
-    size, decoded, encoded, composed = (0, 0), [], [], False
+    size, decoded, encoded, composed, is_clear = (0, 0), [], [], False, True
     for time, pixels in frames:  # Only one raw frame is in memory.
         image, has_background = _opaque(pixels, spec)
         composed |= has_background
+        is_clear &= pixels.shape[2] > 3 and not pixels[..., 3].any()
         size = image.size
         decoded.append(time)
         encoded.append(encode_image(square_image(image, spec), spec.encoding))
+    if is_clear:
+        raise BadInput("no pixel of its frames is opaque at all")
     # Back in the order of the windows; a clip that is shorter than a window repeats its frames.
     position = {time: i for i, time in enumerate(times)}
     order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]

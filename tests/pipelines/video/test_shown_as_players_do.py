@@ -235,6 +235,25 @@ def test_transparent_frames_show_the_background(tmp_path):
     assert (pixels[:, 20:] == (0, 255, 0)).all()
 
 
+@pytest.mark.parametrize("num_visible", [0, 1])
+def test_a_clip_of_which_nothing_is_visible_is_refused(tmp_path, num_visible):
+    path = tmp_path / "a.webm"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libvpx-vp9", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuva420p"
+        for i in range(3):
+            pixels = np.full((48, 64, 4), 200, np.uint8)
+            pixels[..., 3] = 255 * (i >= 3 - num_visible)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgba")))
+        container.mux(stream.encode())
+    sampling = FrameSampling(num_frames=3, stride=1)
+    if num_visible:  # A clip may begin with nothing.
+        assert sample_video(str(path), sampling, SPEC, "pyav")[0]["composed"]
+    else:
+        with pytest.raises(BadInput, match="no pixel of its frames is opaque at all"):
+            sample_video(str(path), sampling, SPEC, "pyav")
+
+
 def test_frames_are_padded_as_pictures_are(tmp_path):
     path = tmp_path / "wide.gif"
     frames = [Image.new("RGB", (60, 20), (0, 200, shade)) for shade in (0, 200)]
