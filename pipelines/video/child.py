@@ -9,6 +9,7 @@ the outcome. A clip that takes too long ends the process, since an exception can
 decoder's loop in C.
 """
 
+import dataclasses
 import json
 import resource
 import signal
@@ -20,7 +21,7 @@ from PIL import Image
 
 from pipelines.images.square import ImageSpec, check_size, compose, encode_image, square_image
 from pipelines.records.schema import BadInput
-from pipelines.video.decoders import DecordError, decode_frames
+from pipelines.video.decoders import DecordError, decode_frames, shown_size
 from pipelines.video.probe import OutOfMemory, probe_video
 from pipelines.video.sampling import FrameSampling
 
@@ -82,9 +83,11 @@ def sample_video(
     #
     #   windows [0.0, 0.4], [0.4, 0.8]  ─▶  times 0.0 0.4 0.8  ─▶  order 0 1 1 2
     info = probe_video(path)
+    if spec.aspect == "squash":  # The square shows the same, whatever the shape of a pixel.
+        info = dataclasses.replace(info, pixel_ratio=1.0)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
     # By the declared size, before the first frame takes memory.
-    check_size(info.width, info.height, **bounds)
+    check_size(**shown_size(info.width, info.height, info.pixel_ratio), **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
     decoder_used, frames = decode_frames(path, info, times, decoder)

@@ -190,10 +190,7 @@ def with_licence(entry: Item | Reject, licence: Licence) -> Item | Reject:
 
 
 def id_of_place(place: int, stated: Callable[[], Container[str]]) -> str:
-    """Returns the id of a row that states none: its number, in a form that is not among `stated`.
-
-    These are the ids that rows of the file state; they are asked for only here.
-    """
+    """Returns the id of a row that states none: its number, in a form that no row states."""
     key = str(place)
     while key in stated():
         key = f"line-{key}"
