@@ -32,9 +32,6 @@ _DURATION_TOLERANCE = 0.1
 
 _MATROSKA = "matroska"
 
-_MAX_GAP = 43_200.0
-"""Longest gap of packets; FFmpeg adds 26.5 hours where stamps begin again below the first [s]."""
-
 _IDR = 5
 """Type number of an IDR unit. Source: ITU-T H.264, table 7-1; ISO 14496-15, 5.3.3 for
 `_length_size`."""
@@ -142,10 +139,9 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
             continue
         stamp = packet.pts if packet.pts is not None else packet.dts
         # Sorted, the frames of joined files would lie on each other. Decoding times alone may go
-        # back, where a part has more B-frames than the one before.
-        step = 0 if None in (dts, packet.dts) else (packet.dts - dts) * base
-        is_back = step <= -0.5 / rate and stamp * base <= max(times)
-        if is_back or step > _MAX_GAP:
+        # back, where a part has more B-frames; below a file's first stamp FFmpeg adds 26.5 hours.
+        step = 0 if packet.dts is None or dts is None else (packet.dts - dts) * base
+        if step > 12 * 3600 or (step <= -0.5 / rate and (stamp or 0) * base <= max(times)):
             number = len(times) + hidden + 1
             raise BadInput(f"stamps begin again at packet {number}: several files in one; remux it")
         dts = dts if packet.dts is None else packet.dts

@@ -42,6 +42,9 @@ FEATURES = (
 last three can be filled by columns and JSON members of web images, too."""
 
 
+MAX_REASONS = 64
+"""Most fields named that one file has and nothing reads; the names may be a row's own."""
+
 Fact = TypeVar("Fact")
 
 

@@ -74,11 +74,7 @@ def _read_mmbench(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
 
 
 def _options(row: Mapping) -> dict[str, str]:
-    """Returns letter -> choice, from A on.
-
-    Raises:
-      BadInput: if there are less than two, or an empty one before another.
-    """
+    """Returns letter -> choice, from A on, two at least; none before the last may be empty."""
     options = {x: str(row[x]) for x in ascii_uppercase if not _is_empty(row.get(x), ("", "nan"))}
     for expected, letter in zip(ascii_uppercase, options, strict=False):
         # A tool may have taken the text "None" for a missing value; what it was is not guessed.

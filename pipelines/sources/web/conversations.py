@@ -23,14 +23,13 @@ from typing import Any
 
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
-from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.corpus import MAX_REASONS, Corpus
 from pipelines.sources.reading.item import Item, Listing, Media, id_of_place
 from pipelines.sources.reading.layout import find_annotation, text_under
 from pipelines.sources.reading.omissions import data_files, is_media
 from pipelines.sources.reading.row_files import load_list, read_rows
 from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.reading.values import is_absent, text_of
-from pipelines.sources.web.images import MAX_REASONS
 
 _FILES = {
     "llava_pretrain": "blip_laion_cc_sbu_558k.json",
@@ -39,7 +38,7 @@ _FILES = {
 _MARK = re.compile(r"<(image|video|audio|speech)>")
 _ROLES = ("human", "gpt")
 _MEDIA = {"image": 2, "images": 2, "video": 1, "videos": 1}
-"""Fields of media, and how many a row may have."""
+"""Fields of media, and how many of them a record may have."""
 _READ = {"id", "conversations", *_MEDIA}
 _OTHER_MEDIA = re.compile("image|img|photo|picture|video|audio|sound|speech|media", re.IGNORECASE)
 _SOUNDS = (".aac", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav")
@@ -88,16 +87,12 @@ def _media_of_row(row: Mapping) -> tuple[str, list[str]]:
         texts = re.findall(r'"([^"]+)"', json.dumps(value := row[other]).lower())
         is_medium = (value and _OTHER_MEDIA.search(other)) or any(map(is_media, texts))
         if (is_medium and not fields) or any(text.endswith(_SOUNDS) for text in texts):
-            accepted = ", ".join(_MEDIA)
-            raise BadInput(f"{other} is no medium that is read ({accepted}), got {value!r:.60}")
+            raise BadInput(f"{other} is none of the media {', '.join(_MEDIA)}, got {value!r:.60}")
     if not fields:
         return "", []
     field, named = fields[0], listed[fields[0]]
     if len(named) > _MEDIA[field] or any(listed[other] != named for other in fields):
-        got = [listed[field] for field in fields]
-        raise BadInput(
-            f"{' and '.join(fields)} must name two pictures or one clip, got {got!r:.60}"
-        )
+        raise BadInput(f"{' and '.join(fields)} must name one or two pictures, or one clip")
     return field, [text_under({field: path}, field) for path in named]
 
 

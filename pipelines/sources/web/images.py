@@ -33,7 +33,7 @@ from google_crc32c import value as crc32c
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tar_members import CheckedMember
-from pipelines.sources.reading.corpus import Corpus, OmissionCounts
+from pipelines.sources.reading.corpus import MAX_REASONS, Corpus, OmissionCounts
 from pipelines.sources.reading.item import Item, Media, with_licence
 from pipelines.sources.reading.licences import licence_fields, stated_licence
 from pipelines.sources.reading.media_reader import MAX_ENCODED
@@ -58,8 +58,6 @@ _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.up
 """Extensions of archives, small and in capitals."""
 _STATISTICS = re.compile(r"_stats\.json$")
 """End of the names of the counts that img2dataset writes beside its archives."""
-MAX_REASONS = 64
-"""Most things named that one file has and web does not read; the names may be a row's own."""
 _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
 

@@ -75,11 +75,11 @@ def test_captions_lie_in_a_folder_of_their_own(tmp_path: Path, read_source):
         (row("<image>", "a", image="../../x.jpg"), "path leaves the data root: 'x.jpg'"),
         ({"id": 1, "image": "1.jpg"}, "malformed row: 'conversations' is missing"),
         (row("<image>", "a", image=["1.jpg", None]), "image must be a text, got None"),  # type: ignore[arg-type]
-        (row("<image>", "a", images=[*"abc"], image=None), "images must name two pictures or one"),
+        (row("<image>", "a", images=[*"abc"], image=None), "images must name one or two pictures"),
         (row("<image> or <image>?", "a", image=[*"ab"]), "<image> must be 2 times, side by side,"),  # type: ignore[arg-type]
         (row("<image>", "a", image=[*"ab"]), "<image> must be 2 times, side by side, in a"),  # type: ignore[arg-type]
-        (row("<image>", "a", video="1.mp4"), "image and video must name two pictures or one clip"),
-        (row("<video>", "a", image=None, videos=[*"ab"]), "videos must name two pictures or one"),
+        (row("<image>", "a", video="1.mp4"), "image and video must name one or two pictures, or"),
+        (row("<video>", "a", image=None, videos=[*"ab"]), "videos must name one or two pictures"),
         (row("<video>", "a", image=None, video=""), "video must be a text, got ''"),
         (row("<video>", "a", image=None, video={"path": "1"}), "video must be a text, got {'path"),
         (row("<video><video>", "a", image=None, video="1"), "<video> must be once in a"),
@@ -88,12 +88,12 @@ def test_captions_lie_in_a_folder_of_their_own(tmp_path: Path, read_source):
         (row("<image>", "a", "<audio>?", "b"), "<image> must be once in a"),
         (row("<audio> What?", "a", image=None), "audio must name the medium of <audio>, got none"),
         (row("Is <video> it?", "a", image=None), "video must name the medium of <video>, got none"),
-        (row("?", "a", image=None, audio="1"), "audio is no medium that is read (image, images, v"),
-        (row("?", "a", image=None, Audios=[[0.1, 0.2]]), "Audios is no medium that is read"),
-        (row("?", "a", image=None, image_url="https://x.org/y"), "image_url is no medium"),
-        (row("?", "a", image=None, file={"name": "x/1.MP4"}), "file is no medium"),
-        (row("?", "a", image=None, heard=["1.wav"]), "heard is no medium"),
-        (row("<image>", "a", speech="1.wav"), "speech is no medium that is read"),
+        (row("?", "a", image=None, audio="1"), "audio is none of the media image, images, v"),
+        (row("?", "a", image=None, Audios=[[0.1, 0.2]]), "Audios is none of the media"),
+        (row("?", "a", image=None, image_url="https://x.org/y"), "image_url is none of the media"),
+        (row("?", "a", image=None, file={"name": "x/1.MP4"}), "file is none of the media"),
+        (row("?", "a", image=None, heard=["1.wav"]), "heard is none of the media"),
+        (row("<image>", "a", speech="1.wav"), "speech is none of the media"),
         ("text", "malformed row: "),
     ],
 )
