@@ -104,7 +104,7 @@ def decode_opaque(data: bytes, spec: ImageSpec) -> tuple[Image.Image, bool]:
     colour profile (which is not applied either), no other metadata.
 
     Raises:
-      BadInput: if it cannot be decoded, or its size is refused.
+      BadInput: if it cannot be decoded, its size is refused, or no pixel is opaque at all.
     """
     if not data:
         raise BadInput("empty file")
@@ -117,6 +117,11 @@ def decode_opaque(data: bytes, spec: ImageSpec) -> tuple[Image.Image, bool]:
             bits = _gray_bits(opened, data)
             alpha = _alpha(opened, bits)
             opened.info.pop("transparency", None)  # Known by now; conversions would warn of it.
+            if alpha is not None and alpha.getextrema()[1] == 0:
+                # Windows ignores a BMP's alpha, so its programs leave it at 0.
+                if opened.format != "BMP":
+                    raise BadInput("no pixel is opaque at all")
+                alpha = None
             return compose(_to_rgb(opened, bits), alpha, spec.background)
     except BadInput:
         raise

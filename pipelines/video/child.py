@@ -9,6 +9,7 @@ the outcome. A clip that takes too long ends the process, since an exception can
 decoder's loop in C.
 """
 
+import dataclasses
 import json
 import resource
 import signal
@@ -20,7 +21,7 @@ from PIL import Image
 
 from pipelines.images.square import ImageSpec, check_size, compose, encode_image, square_image
 from pipelines.records.schema import BadInput
-from pipelines.video.decoders import DecordError, decode_frames
+from pipelines.video.decoders import DecordError, decode_frames, shown_size
 from pipelines.video.probe import OutOfMemory, probe_video
 from pipelines.video.sampling import FrameSampling
 
@@ -82,19 +83,24 @@ def sample_video(
     #
     #   windows [0.0, 0.4], [0.4, 0.8]  ─▶  times 0.0 0.4 0.8  ─▶  order 0 1 1 2
     info = probe_video(path)
+    if spec.aspect == "squash":  # The square shows the same, whatever the shape of a pixel.
+        info = dataclasses.replace(info, pixel_ratio=1.0)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
     # By the declared size, before the first frame takes memory.
-    check_size(info.width, info.height, **bounds)
+    check_size(*shown_size(info.width, info.height, info.pixel_ratio), **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
     decoder_used, frames = decode_frames(path, info, times, decoder)
-    size, decoded, encoded, composed = (0, 0), [], [], False
+    size, decoded, encoded, composed, is_clear = (0, 0), [], [], False, True
     for time, pixels in frames:  # Only one raw frame is in memory.
         image, has_background = _opaque(pixels, spec)
         composed |= has_background
+        is_clear &= pixels.shape[2] > 3 and not pixels[..., 3].any()
         size = image.size
         decoded.append(time)
         encoded.append(encode_image(square_image(image, spec), spec.encoding))
+    if is_clear:
+        raise BadInput("no pixel of its frames is opaque at all")
     # Back in the order of the windows; a clip that is shorter than a window repeats its frames.
     position = {time: i for i, time in enumerate(times)}
     order = [position[window[i]] for window in windows for i in sampling.loop(len(window))]

@@ -102,7 +102,7 @@ def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
                 stamp = _display_time(frame, info, decoded, rate)
                 start = stamp if start is None else start
                 while shown_frame and stamp - start > times[num_decoded] + _EPSILON:
-                    yield shown_frame[0], _upright_pixels(shown_frame[1])
+                    yield shown_frame[0], _upright_pixels(shown_frame[1], info.pixel_ratio)
                     num_decoded += 1
                     if num_decoded == len(times):
                         return
@@ -121,7 +121,7 @@ def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
         raise BadInput(f"truncated: {decoded} of {len(info.times)} frames could be decoded")
     # A clip's last frame is shown to its end: it is the answer to all times that are left.
     for _ in range(num_decoded, len(times)):
-        yield shown_frame[0], _upright_pixels(shown_frame[1])
+        yield shown_frame[0], _upright_pixels(shown_frame[1], info.pixel_ratio)
 
 
 def _decoded_frames(container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:
@@ -179,7 +179,7 @@ def _decode_needed(path: str, info: VideoProperties, times: Sequence[float]) -> 
                 codec.flush_buffers()
             for frame in frames:
                 while frame.pts == stamps[num_decoded]:
-                    yield info.times[indices[num_decoded]], _upright_pixels(frame)
+                    yield info.times[indices[num_decoded]], _upright_pixels(frame, info.pixel_ratio)
                     num_decoded += 1
                     if num_decoded == len(stamps):
                         return
@@ -254,6 +254,7 @@ def _is_exact_in_decord(info: VideoProperties) -> bool:
         and not info.hidden
         and info.num_video_streams == 1
         and info.width % 2 == info.height % 2 == 0
+        and info.pixel_ratio == 1
     )
 
 
@@ -284,14 +285,20 @@ def _display_time(frame: av.VideoFrame, info: VideoProperties, decoded: int, rat
     return decoded / rate if frame.time is None else float(frame.time)
 
 
-def _upright_pixels(frame: av.VideoFrame) -> np.ndarray:
-    """Returns the pixels as players show them, turned and mirrored by the display matrix.
+def shown_size(width: int, height: int, ratio: float) -> tuple[int, int]:
+    """Returns the size of a frame whose pixels are made square, no side shorter [pixels]."""
+    return round(width * max(ratio, 1)), round(height / min(ratio, 1))
+
+
+def _upright_pixels(frame: av.VideoFrame, ratio: float) -> np.ndarray:
+    """Returns the pixels as players show them, square, turned and mirrored by the display matrix.
 
     Raises:
       BadInput: if the matrix turns by anything but quarter turns.
     """
     has_alpha = any(component.is_alpha for component in frame.format.components)
-    pixels = frame.to_ndarray(format="rgba" if has_alpha else "rgb24")
+    width, height = shown_size(frame.width, frame.height, ratio)
+    pixels = frame.to_ndarray(format="rgba" if has_alpha else "rgb24", width=width, height=height)
     a, b, c, d = display_matrix(frame)
     # The pixel at (x, y) is shown at (a x + c y, b x + d y):
     #

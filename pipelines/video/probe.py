@@ -54,6 +54,7 @@ class VideoProperties:
       pixel_format: ffmpeg's name of the pixel format, for example "yuv420p".
       width: width before rotation [pixels].
       height: height before rotation [pixels].
+      pixel_ratio: width of a pixel as it is shown, by its height; before rotation.
       times: time at which each packet is shown, ascending, from the first one [s].
       duration: duration of the packets that are present [s].
       hidden: packets that an edit list hides.
@@ -69,6 +70,7 @@ class VideoProperties:
     pixel_format: str
     width: int
     height: int
+    pixel_ratio: float
     times: tuple[float, ...]
     duration: float
     hidden: int
@@ -127,7 +129,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
     base = float(stream.time_base) if stream.time_base else 0.0
     # One pass over the packets, without decoding, collects when each frame is shown, which packets
     # an edit list hides, and at which packets decoding may begin.
-    times, ends, hidden = [], [], 0
+    times, ends, hidden, dts = [], [], 0, None
     stamps, starts, keys, length = [], [], [], _length_size(stream)
     for packet in container.demux(stream):
         if not packet.size:
@@ -136,6 +138,13 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
             hidden += 1
             continue
         stamp = packet.pts if packet.pts is not None else packet.dts
+        # Sorted, the frames of joined files would lie on each other. Decoding times alone may go
+        # back, where a part has more B-frames; below a file's first stamp FFmpeg adds 26.5 hours.
+        step = 0 if packet.dts is None or dts is None else (packet.dts - dts) * base
+        if step > 12 * 3600 or (step <= -0.5 / rate and (stamp or 0) * base <= max(times)):
+            number = len(times) + hidden + 1
+            raise BadInput(f"stamps begin again at packet {number}: several files in one; remux it")
+        dts = dts if packet.dts is None else packet.dts
         times.append(len(times) / rate if stamp is None else stamp * base)
         ends.append(times[-1] + (packet.duration or 0) * base)
         if packet.is_keyframe:
@@ -166,6 +175,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
         pixel_format=str(codec.pix_fmt),
         width=codec.width,
         height=codec.height,
+        pixel_ratio=float(stream.sample_aspect_ratio or 1),  # The container's, else the codec's.
         times=tuple(t - times[0] for t in times),
         duration=duration,
         hidden=hidden,

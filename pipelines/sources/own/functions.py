@@ -34,7 +34,8 @@ def read_function(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[
     for path in corpus.files():
         if not is_media(path.name):
             corpus.annotation(path)
-    rows = _call_reader(load_reference(source.reader), source.reader, corpus, split)
+    function = load_reference(source.reader)
+    rows = functools.partial(_call_reader, function, source.reader, corpus, split)
     yield from items_of(corpus, split, rows, source=source, file=corpus.folder, unit="row")
 
 

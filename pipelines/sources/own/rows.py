@@ -34,7 +34,7 @@ from pipelines.records.schema import BadInput, Omission, Reject
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.reading.corpus import Corpus
 from pipelines.sources.reading.csv_cells import csv_cells, parse_cell
-from pipelines.sources.reading.item import Item, checked_task
+from pipelines.sources.reading.item import Item, checked_task, id_of_place
 from pipelines.sources.reading.layout import find_annotation, find_file
 from pipelines.sources.reading.licences import OWN_NAMES, stated_licence
 from pipelines.sources.reading.omissions import (
@@ -70,36 +70,37 @@ _MAX_IMAGES = 2
 
 Numbered = Iterable[tuple[int, Callable[[], Any]]]
 """(number, from 1; function that parses it) of each line or row."""
+Rows = Callable[[], Numbered]
 
 
 def read_jsonl(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per line."""
     path = find_annotation(corpus, *_jsonl_files(split)[0])
-    items = items_of(corpus, split, _json_lines(path), source=source, file=path)
+    items = items_of(corpus, split, lambda: _json_lines(path), source=source, file=path)
     yield from note_empty(corpus, path, items)
 
 
 def read_csv(corpus: Corpus, split: str, *, source: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per row below the header."""
     path = find_annotation(corpus, *_csv_files(split)[0])
-    items = items_of(corpus, split, _table_rows(path), source=source, file=path)
+    items = items_of(corpus, split, lambda: _table_rows(path), source=source, file=path)
     yield from note_empty(corpus, path, items)
 
 
 def items_of(
-    corpus: Corpus, split: str, rows: Numbered, *, source: OwnSource, file: Path, unit: str = "line"
+    corpus: Corpus, split: str, rows: Rows, *, source: OwnSource, file: Path, unit: str = "line"
 ) -> Iterator[Item | Reject]:
     """Yields a would-be record per row; a wrong row is a reject with the row's number in its id.
 
     Args:
       corpus: the corpus; paths in rows are relative to its folder.
       split: name of the split, as it appears in the ids.
-      rows: the rows, mappings with some of `KEYS`.
+      rows: yields the rows, mappings with some of `KEYS`; called again where one has no id.
       source: name and prompt of the examples.
       file: the file that the rows come from.
       unit: "line" or "row", as rejects call them.
     """
-    remaining = iter(rows)
+    remaining, stated = iter(rows()), functools.cache(lambda: _stated_ids(rows()))
     for position in itertools.count():
         try:
             number, parse = next(remaining)
@@ -114,7 +115,8 @@ def items_of(
             )
             return
         try:
-            yield _item_of_row(corpus, split, str(position), parse(), source)
+            place = functools.partial(id_of_place, position, stated)
+            yield _item_of_row(corpus, split, place, parse(), source)
         except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
             reason = reason_of(error)
             yield Reject(
@@ -125,7 +127,19 @@ def items_of(
             )
 
 
-def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSource) -> Item:
+def _stated_ids(rows: Numbered) -> set[str]:
+    ids = set()
+    # What is damaged, or is no row, is told where it is read.
+    with contextlib.suppress(ValueError):
+        for _, parse in rows:
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                ids.add(answer_of(without_absent(parse())["id"], "id"))
+    return ids
+
+
+def _item_of_row(
+    corpus: Corpus, split: str, place: Callable[[], str], row: Any, source: OwnSource
+) -> Item:
     # Checks in the order in which a user would fix them: the shape of the row, its keys, its media,
     # its texts. Each says what is accepted.
     if not isinstance(row, Mapping):
@@ -150,7 +164,7 @@ def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, source: OwnSo
     answers = _texts_under(row, "answers") if "answers" in row else _texts_under(row, "suffix")
     task = checked_task(text_of(row.get("task", ""), "task") or source.name)
     lang = language_of(row.get("lang"), "lang")
-    key = answer_of(row["id"], "id") if "id" in row else place
+    key = answer_of(row["id"], "id") if "id" in row else place()
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")

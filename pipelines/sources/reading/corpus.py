@@ -58,6 +58,9 @@ _CACHE = re.compile(r"cache-[0-9a-f]+(_\d+_of_\d+)?\.arrow$")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 """Value in the name of a folder whose rows have none."""
 
+MAX_REASONS = 64
+"""Most fields named that one file has and nothing reads; the names may be a row's own."""
+
 Fact = TypeVar("Fact")
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 
 from pipelines.benchmarks.row import fill_prompt
 from pipelines.records.licence import Licence
@@ -187,6 +187,14 @@ def with_licence(entry: Item | Reject, licence: Licence) -> Item | Reject:
     if isinstance(entry, Reject) or not licence.is_stated:
         return entry
     return dataclasses.replace(entry, licence=entry.licence.completed(licence))
+
+
+def id_of_place(place: int, stated: Callable[[], Container[str]]) -> str:
+    """Returns the id of a row that states none: its number, in a form that no row states."""
+    key = str(place)
+    while key in stated():
+        key = f"line-{key}"
+    return key
 
 
 def checked_task(task: str) -> str:

@@ -145,11 +145,13 @@ def choice_under(row: Mapping, key: str, choices: Sequence[str]) -> int:
     """Returns the index of a choice, which is under `key`.
 
     Raises:
-      BadInput: if it is not the index of a choice.
+      BadInput: if it is not the index of a choice, or that choice is empty.
     """
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(choices):
         raise BadInput(f"{key} must be in 0..{len(choices) - 1}, got {value!r}")
+    if not choices[value].strip():
+        raise BadInput(f"{key} must be that of a choice with a text, got {value}, which is empty")
     return value
 
 

@@ -1,4 +1,4 @@
-"""MMBench: questions with two to four choices, each asked with its choices rotated.
+"""MMBench: questions with two or more choices, each asked with its choices rotated.
 
     mmbench_{dev,test}_20230712.tsv, or VLMEvalKit's MMBench_{DEV,TEST}_EN.tsv
         index, question, hint, A, B, C, D, answer, category, image
@@ -9,6 +9,7 @@ of its question plus a multiple of a million. The Hub's lmms-lab/MMBench can be 
 
 from collections.abc import Mapping
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from pipelines.benchmarks.prompts import LETTER
@@ -51,7 +52,7 @@ def _read_mmbench(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             media = pictures.store(TableRow(table, {"image": image}), f"{index % _ROTATION}.jpg")
         media_of[index] = media
         options = _options(row)
-        answers = _answers(row, split, len(options))
+        answers = _answers(row, split, options)
         hint = row.get("hint")
         return question_item(
             MMBENCH,
@@ -62,41 +63,39 @@ def _read_mmbench(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             answers,
             meta={
                 "question": index % _ROTATION,
-                "options": options,
+                "options": list(options.values()),
                 "category": str(row.get("category") or ""),
             },
             context="" if _is_empty(hint) else f"{hint}\n",
-            choices="\n".join(
-                f"{letter}. {text}" for letter, text in zip("ABCD", options, strict=False)
-            ),
+            choices="\n".join(f"{letter}. {text}" for letter, text in options.items()),
         )
 
     yield from read_file(corpus, file, f"mmbench/{split}", item_of_row, form="csv")
 
 
-def _options(row: Mapping) -> list[str]:
-    """Returns the choices, which fill A, B, C and D from the left."""
-    options = []
-    for letter in "ABCD":
-        if is_absent(text := row.get(letter)) or str(text).strip().lower() in ("", "nan"):
-            break
-        options.append(str(text))
+def _options(row: Mapping) -> dict[str, str]:
+    """Returns letter -> choice, from A on, two at least; none before the last may be empty."""
+    options = {x: str(row[x]) for x in ascii_uppercase if not _is_empty(row.get(x), ("", "nan"))}
+    for expected, letter in zip(ascii_uppercase, options, strict=False):
+        # A tool may have taken the text "None" for a missing value; what it was is not guessed.
+        if letter != expected:
+            raise BadInput(f"choice {expected} is empty and {letter} is not; fill {expected}")
     if len(options) < 2:
         raise BadInput(f"A and B must be choices, got {len(options)}")
     return options
 
 
-def _answers(row: Mapping, split: str, count: int) -> list[str]:
+def _answers(row: Mapping, split: str, options: Mapping[str, str]) -> list[str]:
     answer = row.get("answer")
     if split == "test" and _is_empty(answer):
         return []
-    if answer not in tuple("ABCD"[:count]):
-        raise BadInput(f"answer must be one of {', '.join('ABCD'[:count])}, got {answer!r:.40}")
+    if answer not in tuple(options):
+        raise BadInput(f"answer must be one of {', '.join(options)}, got {answer!r:.40}")
     return [str(answer)]
 
 
-def _is_empty(value: object) -> bool:
-    return is_absent(value) or str(value).strip().lower() in _EMPTY
+def _is_empty(value: object, empty: tuple[str, ...] = _EMPTY) -> bool:
+    return is_absent(value) or str(value).strip().lower() in empty
 
 
 SOURCES = (

@@ -18,6 +18,7 @@ from pipelines.sources.reading.hub import TablePictures, TableRow, literal_list
 from pipelines.sources.reading.item import Item, Listing
 from pipelines.sources.reading.layout import question_item, text_under
 from pipelines.sources.reading.row_files import read_file
+from pipelines.sources.reading.values import is_absent
 
 MMMU = Benchmark(
     name="mmmu",
@@ -80,9 +81,10 @@ def _read_table(corpus: Corpus, split: str, table: Path) -> Listing:
         key, text = text_under(row, "id"), text_under(row, "question")
         # A question is asked with one picture: of several, the first.
         media = pictures.store(TableRow(table, {"image": row["image_1"]}), f"{key}.png")
-        options, answers = _texts(row["options"], "options"), _texts(row["answer"], "answer")
         # The test split's answers are not published.
+        answers = [] if split == "test" else _texts(row["answer"], "answer")
         if row["question_type"] == "multiple-choice":
+            options = _texts(row["options"], "options")
             letters = [chr(ord("A") + number) for number in range(len(options))]
             if split != "test" and (len(answers) != 1 or answers[0] not in letters):
                 raise BadInput(f"answer must be one of {', '.join(letters)}, got {answers!r:.40}")
@@ -97,7 +99,7 @@ def _read_table(corpus: Corpus, split: str, table: Path) -> Listing:
             media,
             key,
             text,
-            [] if split == "test" else answers,
+            answers,
             meta={"subject": subject, "options": options},
             choices=choices,
         )
@@ -109,7 +111,10 @@ def _texts(cell: object, field: str) -> list[str]:
     """Returns the texts of a cell, which holds a list as a Python literal, or one text."""
     if isinstance(cell, str) and cell.startswith("["):
         cell = literal_list(cell, field)
-    return [str(text) for text in (cell if isinstance(cell, list) else [cell])]
+    cells = cell if isinstance(cell, list) else [cell]
+    if any(map(is_absent, cells)):
+        raise BadInput(f"{field} must be texts, got {cell!r}"[:120])
+    return [str(text) for text in cells]
 
 
 SOURCES = (

@@ -1,28 +1,32 @@
 """Conversations about pictures as LLaVA publishes them: its captions, and its instructions.
 
     llava_pretrain   blip_laion_cc_sbu_558k.json   [{id, image, conversations[{from, value}]}]
-    llava_instruct   llava_v1_5_mix665k.json       the same; rows without an image are text alone
+    llava_instruct   llava_v1_5_mix665k.json       the same; rows without a medium are text alone
 
 `from` is "human" or "gpt" in turn, and "<image>" in the first human value stands for the picture,
 whose path is relative to the folder, or to images/ in it. A row is one record, whatever the number
 of its turns. An instruction without a picture is text alone; a caption without one is passed over
 and counted.
 
+Others' rows of this form may name a picture or a pair under `image` or `images`, or a clip under
+`video` or `videos`, and have no `id`. Any other medium is a reject; other fields are counted.
+
 Source: haotian-liu/LLaVA `docs/Data.md`, `llava/train/train.py` (preprocess_multimodal).
 """
 
 import functools
+import itertools
 import json
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
-from pipelines.sources.reading.corpus import Corpus
-from pipelines.sources.reading.item import Item, Listing
+from pipelines.sources.reading.corpus import MAX_REASONS, Corpus
+from pipelines.sources.reading.item import Item, Listing, Media, id_of_place
 from pipelines.sources.reading.layout import find_annotation, text_under
-from pipelines.sources.reading.omissions import data_files
+from pipelines.sources.reading.omissions import data_files, is_media
 from pipelines.sources.reading.row_files import load_list, read_rows
 from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.reading.values import is_absent, text_of
@@ -31,35 +35,65 @@ _FILES = {
     "llava_pretrain": "blip_laion_cc_sbu_558k.json",
     "llava_instruct": "llava_v1_5_mix665k.json",
 }
-_IMAGE = "<image>"
+_MARK = re.compile(r"<(image|video|audio|speech)>")
 _ROLES = ("human", "gpt")
+_MEDIA = {"image": 2, "images": 2, "video": 1, "videos": 1}
+"""Fields of media, and how many of them a record may have."""
+_READ = {"id", "conversations", *_MEDIA}
+_OTHER_MEDIA = re.compile("image|img|photo|picture|video|audio|sound|speech|media", re.IGNORECASE)
+_SOUNDS = (".aac", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav")
 
 
 def _read(corpus: Corpus, split: str, *, name: str) -> Listing:
     file = find_annotation(corpus, _FILES[name])
+    rows, numbers = load_list(corpus, file), itertools.count()
+    stated = {str(row.get("id")) for row in rows if isinstance(row, Mapping)}
     counts = corpus.omission_counts(file)
     counts.clear()  # A part of a split is read twice.
 
     def item_of_row(row: Mapping) -> Item | None:
-        turns = _turns(row)
+        place, turns = next(numbers), _turns(row)
+        row = {field: value for field, value in row.items() if not is_absent(value)}
+        identity = row["id"] if "id" in row else id_of_place(place, lambda: stated)
         # Rows of one picture may share an id, so the words tell them apart.
-        key = f"{row['id']}-{stable_hash(json.dumps(turns)):016x}"
+        key = f"{identity}-{stable_hash(json.dumps(turns)):016x}"
         (question, answer), *more = turns
         said = {"suffixes": (answer,), "turns": tuple(more), "part": name, "task": "conversation"}
-        if not is_absent(row.get("image")):
-            image = text_under(row, "image")
-            media = (corpus.media(_path(corpus, image)),)
-            asked = _without_mark(question, more)
-            return Item(id=f"{name}/{split}/{image}#{key}", media=media, prefix=asked, **said)
+        field, paths = _media_of_row(row)
+        for other in sorted(row.keys() - _READ):
+            reason = f"field {other}, which {name} does not read"
+            counts.add(reason if len(counts) < MAX_REASONS else "further fields", str(identity))
+        if paths:
+            media = tuple(_media(corpus, path, field) for path in paths)
+            asked = _without_marks(question, more, field, len(paths))
+            return Item(id=f"{name}/{split}/{paths[0]}#{key}", media=media, prefix=asked, **said)
         if name != "llava_instruct":
-            counts.add("conversations without a picture", str(row.get("id", "")))
+            counts.add("conversations without a picture", str(identity))
             return None
-        if _IMAGE in question:
-            raise BadInput(f"image must name the picture of {_IMAGE}, got none")
-        identity, text_file = f"{name}/{split}/text/{key}", corpus.relative(file)
-        return Item(id=identity, media=(), text_file=text_file, prefix=question, **said)
+        if mark := _MARK.search(question):
+            raise BadInput(f"{mark[1]} must name the medium of {mark[0]}, got none")
+        text_id, text_file = f"{name}/{split}/text/{key}", corpus.relative(file)
+        return Item(id=text_id, media=(), text_file=text_file, prefix=question, **said)
 
-    yield from read_rows(corpus, file, f"{name}/{split}", load_list(corpus, file), item_of_row)
+    yield from read_rows(corpus, file, f"{name}/{split}", rows, item_of_row)
+
+
+def _media_of_row(row: Mapping) -> tuple[str, list[str]]:
+    """Returns the field that names a row's media, and their paths; none if it is text alone."""
+    listed = {f: row[f] if isinstance(row[f], list) else [row[f]] for f in _MEDIA if f in row}
+    fields = [field for field, named in listed.items() if named]
+    for other in sorted(row.keys() - _READ):
+        # Beside a picture, an address says where it is from; alone, it is what the text is about.
+        texts = re.findall(r'"([^"]+)"', json.dumps(value := row[other]).lower())
+        is_medium = (value and _OTHER_MEDIA.search(other)) or any(map(is_media, texts))
+        if (is_medium and not fields) or any(text.endswith(_SOUNDS) for text in texts):
+            raise BadInput(f"{other} is none of the media {', '.join(_MEDIA)}, got {value!r:.60}")
+    if not fields:
+        return "", []
+    field, named = fields[0], listed[fields[0]]
+    if len(named) > _MEDIA[field] or any(listed[other] != named for other in fields):
+        raise BadInput(f"{' and '.join(fields)} must name one or two pictures, or one clip")
+    return field, [text_under({field: path}, field) for path in named]
 
 
 def _turns(row: Mapping) -> list[tuple[str, str]]:
@@ -75,17 +109,23 @@ def _turns(row: Mapping) -> list[tuple[str, str]]:
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _without_mark(question: str, more: list[tuple[str, str]]) -> str:
-    """Returns the first question without the mark of its picture, which must be the only one."""
-    if question.count(_IMAGE) != 1 or any(_IMAGE in text for turn in more for text in turn):
-        raise BadInput(f"{_IMAGE} must be once in a conversation, in its first question")
-    return question.replace(_IMAGE, "").strip()
+def _without_marks(question: str, more: list[tuple[str, str]], field: str, count: int) -> str:
+    """Returns the first question without the marks of its media, which must be the only ones."""
+    mark = "<video>" if "video" in field and "<video>" in question else "<image>"
+    marks = _MARK.findall("\n".join((question, *sum(more, ()))))
+    # A record's pictures come before its text: marks between words, of several, have no place.
+    is_block = len(marks) == count and re.search(rf"(?:{mark}\s*){{{count}}}", question)
+    if not is_block and (marks or field == "image"):  # Others than LLaVA need no marks.
+        often = "once" if count == 1 else f"{count} times, side by side,"
+        raise BadInput(f"{mark} must be {often} in a conversation, in its first question ({field})")
+    return question.replace(mark, "").strip()
 
 
-def _path(corpus: Corpus, image: str) -> Path:
-    path = corpus.folder / image
-    within = corpus.folder / "images" / image
-    return within if not corpus.has(path) and corpus.has(within) else path
+def _media(corpus: Corpus, name: str, field: str) -> Media:
+    home = "videos" if "video" in field else "images"
+    path, within = corpus.folder / name, corpus.folder / home / name
+    path = within if not corpus.has(path) and corpus.has(within) else path
+    return corpus.media(path, video=home == "videos")
 
 
 def _omissions(corpus: Corpus, split: str, *, name: str) -> Any:

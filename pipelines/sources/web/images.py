@@ -34,7 +34,7 @@ from google_crc32c import value as crc32c
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tar_members import CheckedMember
-from pipelines.sources.reading.corpus import Corpus, OmissionCounts, with_partition
+from pipelines.sources.reading.corpus import MAX_REASONS, Corpus, OmissionCounts, with_partition
 from pipelines.sources.reading.item import Item, Media, with_licence
 from pipelines.sources.reading.licences import licence_fields, stated_licence
 from pipelines.sources.reading.media_reader import MAX_ENCODED
@@ -58,8 +58,6 @@ _TEXT_SUFFIXES = ("txt", "caption")
 _TARS = (".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tbz", ".tbz2", ".tgz", ".txz")
 _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.upper())))
 """Extensions of archives, small and in capitals."""
-_MAX_REASONS = 64
-"""Most things named that one file has and web does not read; the names may be a row's own."""
 _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
 
@@ -129,7 +127,7 @@ def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
                 yield sample
                 continue
             for reason in sample.unread_fields(others_read):
-                counts.add(reason if len(counts) < _MAX_REASONS else "further fields", sample.id)
+                counts.add(reason if len(counts) < MAX_REASONS else "further fields", sample.id)
             items = web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
             try:
                 licence = stated_licence(sample.metadata, licences)

@@ -5,10 +5,11 @@ import io
 import random
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image, ImageCms, PngImagePlugin, features
@@ -72,6 +73,7 @@ def over(pixels: np.ndarray, alpha: np.ndarray, background: tuple[int, int, int]
     )
 )  # fmt: skip
 def test_transparency_shows_the_background(alpha, pixels, kind):
+    assume((alpha > 127).any() if kind == "palette" else alpha.any())
     if kind == "gray":
         pixels[...] = pixels[..., :1]
         image = Image.fromarray(np.dstack([pixels[..., 0], alpha]))
@@ -92,6 +94,88 @@ def test_transparency_shows_the_background(alpha, pixels, kind):
         assert composed == (alpha < 255).any()
         expected = over(pixels, alpha, colour)
         assert np.abs(np.asarray(opaque) - expected).max() <= 1
+
+
+def all_clear(kind: str) -> bytes:
+    """Returns a file of PIXELS, or of gray ones, whose opacity is 0 throughout."""
+    clear = np.dstack([PIXELS, np.zeros_like(PIXELS[..., 0])])
+    match kind:
+        case "palette":
+            return save(Image.fromarray(PIXELS).quantize(4), transparency=bytes(256))
+        case "colour":
+            return save(Image.new("RGB", (7, 5), RED), transparency=(255, 0, 0))
+        case "LA":
+            return save(Image.fromarray(clear[..., 2:]))
+        case "GIF":
+            return save(Image.new("P", (7, 5), 3), kind, transparency=3)
+        case "first of two":  # Only the first frame of a GIF is the picture.
+            later = [Image.new("P", (7, 5), 2)]
+            return save(
+                Image.new("P", (7, 5), 3), "GIF", save_all=True, append_images=later, transparency=3
+            )
+    options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
+    return save(Image.fromarray(clear), kind, **options)
+
+
+@pytest.mark.parametrize(
+    "kind", ["PNG", "TIFF", "WEBP", "GIF", "first of two", "palette", "colour", "LA"]
+)
+def test_a_picture_of_which_nothing_is_visible_is_refused(kind):
+    with pytest.raises(BadInput, match="no pixel is opaque at all"):
+        decode_opaque(all_clear(kind), ImageSpec(min_side=2))
+
+
+def test_one_pixel_that_is_hardly_visible_is_enough():
+    alpha = np.zeros((5, 7), np.uint8)
+    alpha[4, 1] = 1
+    data = save(Image.fromarray(np.dstack([PIXELS, alpha])))
+    assert decode_opaque(data, ImageSpec(min_side=2))[1]
+
+
+@pytest.mark.parametrize(("alpha", "is_composed"), [(0, False), (128, True), (255, False)])
+@pytest.mark.parametrize("header_size", [56, 108, 124])
+def test_a_bmp_without_any_opacity_is_opaque_as_windows_shows_it(header_size, alpha, is_composed):
+    pixels = np.dstack([PIXELS[..., ::-1], np.full((5, 7), alpha, np.uint8)])
+    pixels[0, 0, 3] = min(alpha, 200)
+    masks = struct.pack("<4I", 0xFF0000, 0xFF00, 0xFF, 0xFF000000)
+    # Width, height (negative: the top row comes first), planes, bits, 3 for bit fields, sizes.
+    header = struct.pack("<IiiHHIIiiII", header_size, 7, -5, 1, 32, 3, 140, 0, 0, 0, 0) + masks
+    header += bytes(header_size - len(header))
+    offset = 14 + len(header)
+    data = struct.pack("<2sIII", b"BM", offset + 140, 0, offset) + header + pixels.tobytes()
+    image, composed = decode_opaque(data, ImageSpec(min_side=2))
+    assert composed == (is_composed or alpha == 255)
+    if not composed:
+        np.testing.assert_array_equal(np.asarray(image), PIXELS)
+
+
+XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description %s</rdf:Description></x:xmpmeta>'
+ATTRIBUTE, ELEMENT = 'tiff:Orientation="%d">', "><tiff:Orientation>%d</tiff:Orientation>"
+
+
+@pytest.mark.parametrize("form", [ATTRIBUTE, ELEMENT])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_orientation_in_xmp_is_applied_where_exif_states_none(kind, form, orientation, turns):
+    smooth = Image.fromarray(PIXELS[:2, :2]).resize((64, 40), Image.Resampling.BICUBIC)
+    xmp = (XMP % form % orientation).encode()
+    beside: dict[str, Any] = {"xmp": xmp}
+    if kind == "PNG":
+        beside = {"pnginfo": PngImagePlugin.PngInfo()}
+        beside["pnginfo"].add_itxt("XML:com.adobe.xmp", xmp.decode())
+    elif kind == "TIFF":
+        beside = {"tiffinfo": {700: xmp}}
+    if kind == "WEBP":
+        beside["lossless"] = True
+    pixels = decode(save(smooth, kind, **beside)).astype(int)
+    expected = np.rot90(np.asarray(smooth).astype(int), turns)
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels - expected).max() < 20
+    if kind in ("JPEG", "PNG"):  # What EXIF says counts.
+        exif = Image.Exif()
+        exif[0x0112] = 1
+        pixels = decode(save(smooth, kind, exif=exif, **beside)).astype(int)
+        assert np.abs(pixels - np.asarray(smooth)).max() < 20
 
 
 def png(bits: int, colours: int, samples: list[int], clear: list[int]) -> bytes:
@@ -118,6 +202,7 @@ def png(bits: int, colours: int, samples: list[int], clear: list[int]) -> bytes:
 def test_one_transparent_gray_is_compared_in_the_bits_of_the_file(bits, data):
     samples = data.draw(st.lists(st.integers(0, 2**bits - 1), min_size=16, max_size=16))
     clear = data.draw(st.sampled_from(samples))
+    assume(set(samples) != {clear})
     opaque, composed = decode_opaque(
         png(bits, 0, samples, [clear]), ImageSpec(min_side=2, background=RED)
     )

@@ -82,7 +82,7 @@ def test_an_odd_row_of_ones_own_is_an_item_or_a_reason(tmp_path_factory, row):
     source = OwnSource(reader="jsonl", name="mine")
     broken = json.dumps({"image": "a.png", "answers": "x"})[:-3]
     rows = [(1, lambda: row), (2, lambda: json.loads(broken)), (3, lambda: b"\xff".decode())]
-    found = list(items_of(corpus, "val", rows, source=source, file=corpus.folder / "x"))
+    found = list(items_of(corpus, "val", lambda: rows, source=source, file=corpus.folder / "x"))
     assert len(found) == 3
     for one in found:
         if not isinstance(one, Item):

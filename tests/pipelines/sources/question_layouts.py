@@ -6,6 +6,7 @@ Every writer makes one good row at least for each split a test reads, and one th
 import base64
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -178,18 +179,26 @@ def write_mme(root: Path) -> None:
 
 
 def write_mmbench(root: Path) -> None:
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 30), "navy").save(buffer, "PNG")
-    picture = base64.b64encode(buffer.getvalue()).decode()
-    header = ["index", "question", "hint", *"ABCD", "answer", "category", "image"]
+    picture = picture_text()
     rows = [
         [7, "What is it?", 'Look, it says\t"x".', "sand", "None", "", "", "A", "ocr", picture],
         [1_000_007, "What is it?", "", "None", "sand", "", "", "B", "ocr", "7"],
         [8, "Which?", "nan", "a", "b", "c", "", "D", "ocr", picture],
         [9, "Which?", "", "a", "b", "c", "d", "C", "ocr", "99"],
     ]
+    put_mmbench(root, "ABCD", rows)
+
+
+def picture_text() -> str:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 30), "navy").save(buffer, "PNG")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def put_mmbench(root: Path, letters: str, rows: Sequence[Sequence[object]]) -> None:
+    header = ["index", "question", "hint", *letters, "answer", "category", "image"]
     path = root / "mmbench/mmbench_dev_20230712.tsv"
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter="\t").writerows([header, *rows])
 

@@ -74,7 +74,26 @@ def test_captions_lie_in_a_folder_of_their_own(tmp_path: Path, read_source):
         (row("<image>", "a", image=""), "image must be a text, got ''"),
         (row("<image>", "a", image="../../x.jpg"), "path leaves the data root: 'x.jpg'"),
         ({"id": 1, "image": "1.jpg"}, "malformed row: 'conversations' is missing"),
-        ({"image": "1.jpg", "conversations": said("<image>", "a")}, "'id' is missing"),
+        (row("<image>", "a", image=["1.jpg", None]), "image must be a text, got None"),  # type: ignore[arg-type]
+        (row("<image>", "a", images=[*"abc"], image=None), "images must name one or two pictures"),
+        (row("<image> or <image>?", "a", image=[*"ab"]), "<image> must be 2 times, side by side,"),  # type: ignore[arg-type]
+        (row("<image>", "a", image=[*"ab"]), "<image> must be 2 times, side by side, in a"),  # type: ignore[arg-type]
+        (row("<image>", "a", video="1.mp4"), "image and video must name one or two pictures, or"),
+        (row("<video>", "a", image=None, videos=[*"ab"]), "videos must name one or two pictures"),
+        (row("<video>", "a", image=None, video=""), "video must be a text, got ''"),
+        (row("<video>", "a", image=None, video={"path": "1"}), "video must be a text, got {'path"),
+        (row("<video><video>", "a", image=None, video="1"), "<video> must be once in a"),
+        (row("<image><video>", "a", image=None, video="1"), "<video> must be once in a"),
+        (row("<image> <video>", "a"), "<image> must be once in a"),
+        (row("<image>", "a", "<audio>?", "b"), "<image> must be once in a"),
+        (row("<audio> What?", "a", image=None), "audio must name the medium of <audio>, got none"),
+        (row("Is <video> it?", "a", image=None), "video must name the medium of <video>, got none"),
+        (row("?", "a", image=None, audio="1"), "audio is none of the media image, images, v"),
+        (row("?", "a", image=None, Audios=[[0.1, 0.2]]), "Audios is none of the media"),
+        (row("?", "a", image=None, image_url="https://x.org/y"), "image_url is none of the media"),
+        (row("?", "a", image=None, file={"name": "x/1.MP4"}), "file is none of the media"),
+        (row("?", "a", image=None, heard=["1.wav"]), "heard is none of the media"),
+        (row("<image>", "a", speech="1.wav"), "speech is none of the media"),
         ("text", "malformed row: "),
     ],
 )
@@ -108,6 +127,64 @@ def test_an_instruction_without_a_picture_is_text_alone(tmp_path: Path, read_sou
     put_json(tmp_path / FILE, [row("<image>\nWhat?", "A cup.", image=None)])
     _, (reject,) = read_source("llava_instruct", "train", tmp_path)
     assert re.search("image .*<image>, got none", reject.reason)
+
+
+def test_a_row_has_the_media_that_it_names(tmp_path: Path, read_source):
+    rows = [
+        row("<image>\nWhat?", "A.", image=None, images=["coco/2.jpg"]),
+        row("<image>\nWhat?", "B.", image=["coco/3.jpg"], images=["coco/3.jpg"], video=None),  # type: ignore[arg-type]
+        row("<image>\n<image>\nWhich?", "C.", image=["coco/4.jpg", "coco/5.jpg"], images=[]),  # type: ignore[arg-type]
+        row("Which? <image><image>", "D.", "Sure?", "Yes.", image=None, images=["6.jpg", "7.jpg"]),
+        row("What happens?\n<video>", "E.", image=None, video="clips/8.mp4"),
+        row("<image>\nWhat happens?", "F.", image=None, videos=["9.mp4"], audio=None),
+        row("What?", "H.", image=None, video="10.mp4"),
+        row("What?", "G.", image=None, images=[], video=None, has_image=False, audio=0),
+    ]
+    put_json(tmp_path / FILE, rows)
+    (tmp_path / "llava_instruct/videos/clips").mkdir(parents=True)
+    (tmp_path / "llava_instruct/videos/clips/8.mp4").touch()
+    items, rejects = read_source("llava_instruct", "train", tmp_path)
+    assert not rejects
+    assert [(i.prefix, [m.path for m in i.media], [m.video for m in i.media]) for i in items] == [
+        ("What?", ["llava_instruct/coco/2.jpg"], [False]),
+        ("What?", ["llava_instruct/coco/3.jpg"], [False]),
+        ("Which?", ["llava_instruct/coco/4.jpg", "llava_instruct/coco/5.jpg"], [False, False]),
+        ("Which?", ["llava_instruct/6.jpg", "llava_instruct/7.jpg"], [False, False]),
+        ("What happens?", ["llava_instruct/videos/clips/8.mp4"], [True]),
+        ("What happens?", ["llava_instruct/9.mp4"], [True]),
+        ("What?", ["llava_instruct/10.mp4"], [True]),
+        ("What?", [], []),
+    ]
+    assert items[3].id.startswith("llava_instruct/train/6.jpg#1-")
+
+
+def test_fields_that_are_not_read_are_named(tmp_path: Path):
+    rows = [
+        row("<image>", "a", width=31, url="https://x.org/1.jpg"),
+        row("Say hello.", "Hello.", image=None, model="", width=None),
+        row("<image>", "b", id="0", width=29),
+    ]
+    put_json(tmp_path / FILE, rows)
+    spec = source_spec("llava_instruct")
+    corpus = Corpus(tmp_path, "llava_instruct", UnpackedMedia())
+    for _ in range(2):  # A part of a split is read twice.
+        assert all(isinstance(item, Item) for item in spec.read_splits(corpus, "train"))
+    assert [(o.reason, o.num, o.example) for o in corpus.omissions()] == [
+        ("field model, which llava_instruct does not read", 1, "1"),
+        ("field url, which llava_instruct does not read", 1, "1"),
+        ("field width, which llava_instruct does not read", 2, "0"),
+    ]
+
+
+def test_a_row_without_id_is_no_other_row(tmp_path: Path, read_source):
+    words = row("<image>\nWhat?", "A cup.")
+    keys = [1, None, float("nan"), "line-1", 2, "x"]
+    rows = [{**words, "id": key} for key in keys] + [{k: words[k] for k in words if k != "id"}]
+    put_json(tmp_path / FILE, rows)
+    items, rejects = read_source("llava_instruct", "train", tmp_path)
+    assert not rejects
+    found = [i.id.partition("#")[2].rpartition("-")[0] for i in items]
+    assert found == ["1", "line-line-1", "line-2", "line-1", "2", "x", "6"]
 
 
 def test_an_item_has_media_or_says_where_its_text_is_from():

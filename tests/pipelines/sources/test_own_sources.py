@@ -3,7 +3,9 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,51 @@ def test_a_question_stands_in_the_prompt_and_answers_are_what_is_learned(tmp_pat
     assert no_answer.startswith("answers, or suffix, ")
     items, _ = read_source(own("jsonl", name="mine", prompt="caption {lang}"), "val", tmp_path)
     assert [i.prefix for i in items] == ["caption en", "said as it is {text}", "caption en"]
+
+
+def mixed_ids(form: str, ids: Sequence[Any]) -> str:
+    if form == "jsonl":
+        rows = [{"image": "a.png", "question": "q", "answers": "x", "id": key} for key in ids]
+        return "".join(
+            json.dumps({k: v for k, v in r.items() if v is not None}) + "\n" for r in rows
+        )
+    return "image,question,answers,id\n" + "".join(
+        f"a.png,q,x,{'' if key is None else key}\n" for key in ids
+    )
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "function"])
+@pytest.mark.parametrize(
+    ("stated", "keys"),
+    [
+        ([1, None, None, 0], ["1", "line-1", "2", "0"]),
+        ([None, "0", "line-0", None], ["line-line-0", "0", "line-0", "3"]),
+        ([2.0, None, None, "line-1", "x"], ["2", "1", "line-2", "line-1", "x"]),
+        ([None, "b", "00", None], ["0", "b", "00", "3"]),  # No place is anybody's id.
+        ([None, None], ["0", "1"]),
+    ],
+)
+def test_a_place_is_no_other_rows_id(tmp_path, read_source, reader, form, stated, keys):
+    name = form
+    if form == "function":
+        rows = [{"image": "a.png", "question": "q", "answers": "x", "id": key} for key in stated]
+        name = reader(f"def read(folder, split):\n    yield from {rows}\n", "reads_ids")
+        (tmp_path / "mine").mkdir()
+    else:
+        texts = ["2" if key == 2.0 and form == "csv" else key for key in stated]
+        put_text(tmp_path / f"mine/val.{form}", mixed_ids(form, texts))
+    items, rejects = read_source(own(name, name="mine", prompt=PROMPT), "val", tmp_path)
+    assert not rejects
+    assert [item.id for item in items] == [f"mine/val/a.png#{key}" for key in keys]
+
+
+def test_two_rows_of_one_id_keep_it_beside_rows_without(tmp_path, read_source):
+    lines = mixed_ids("jsonl", [2, None, 2])
+    put_text(tmp_path / "mine/val.jsonl", lines.replace('"q"', "[", 1) + "no row\n")
+    items, rejects = read_source(own("jsonl", name="mine", prompt=PROMPT), "val", tmp_path)
+    # The first line states an id and is no row; the third has it, and the second its place.
+    assert [item.id for item in items] == ["mine/val/a.png#1", "mine/val/a.png#2"]
+    assert [r.id for r in rejects] == ["mine/val/line-1", "mine/val/line-4"]
 
 
 def test_a_table_says_the_same_as_lines(tmp_path, read_source):

@@ -1,13 +1,18 @@
 """Readers of questions about photographs, pairs of them, and satellite images."""
 
 import dataclasses
+import json
 import re
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from pipelines.sources.own_source import OwnSource
 from tests.pipelines.sources.document_layouts import write_rsvqa_hr, write_rsvqa_lr
 from tests.pipelines.sources.question_layouts import (
+    picture_text,
+    put_mmbench,
     write_aokvqa,
     write_countbenchqa,
     write_gqa,
@@ -234,6 +239,63 @@ def test_mmbench_asks_each_rotation_with_its_letters(tmp_path, read_source):
     answer, image = (r.reason for r in rejects)
     assert re.match("answer .*A, B, C, got 'D'", answer)
     assert re.match("image .*got '99'", image)
+
+
+def test_an_empty_choice_between_others_is_named(tmp_path, read_source):
+    picture = picture_text()
+    choices = [
+        ("a", "b", "", "d", ""),
+        ("a", " ", "nan", "d", ""),
+        ("", "b", "c", "", ""),
+        ("a", "b", "c", "d", "e"),
+        ("a", "b", "None", "d", ""),
+    ]
+    rows = [[n, "Which?", "", *texts, "B", "", picture] for n, texts in enumerate(choices)]
+    put_mmbench(tmp_path, "ABCDE", rows)
+    items, rejects = read_source("mmbench", "dev", tmp_path)
+    assert [r.reason.partition(";")[0] for r in rejects] == [
+        "choice C is empty and D is not",
+        "choice B is empty and D is not",
+        "choice A is empty and B is not",
+    ]
+    assert [i.meta["options"] for i in items] == [[*"abcde"], ["a", "b", "None", "d"]]
+    assert "\nD. d\nE. e\n" in items[0].prefix
+    # The columns that are choices are those of letters, in any number.
+    put_mmbench(tmp_path, "ABDC", [[7, "Which?", "", "a", "b", "d", "", "D", "", picture]])
+    _, (reject,) = read_source("mmbench", "dev", tmp_path)
+    assert reject.reason.startswith("choice C is empty and D is not")
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"options": "['a', None, 'c']"}, "options must be texts, got ['a', None, 'c']"),
+        ({"options": None}, "options must be texts, got None"),
+        ({"options": "[]", "question_type": "open", "answer": None}, "answer must be texts"),
+    ],
+)
+def test_a_missing_choice_of_mmmu_is_no_text(tmp_path, read_source, cells, reason):
+    write_mmmu(tmp_path)
+    table = tmp_path / "mmmu/Music/validation-00000-of-00001.parquet"
+    first, *others = parquet.read_table(table).to_pylist()
+    parquet.write_table(pa.Table.from_pylist([{**first, **cells}, *others]), table)
+    items, rejects = read_source("mmmu", "validation", tmp_path)
+    (reject,) = (r for r in rejects if "Music" in r.id)
+    assert reason in reject.reason
+    assert len(items) == 59
+
+
+def test_the_right_choice_has_a_text(tmp_path, read_source):
+    write_aokvqa(tmp_path)
+    path = tmp_path / "aokvqa/aokvqa_v1p0_val.json"
+    row, *_ = json.loads(path.read_text())
+    row |= {"choices": ["", "b", " ", "d"], "correct_choice_idx": 2}
+    put_json(path, [row, {**row, "correct_choice_idx": 3}])
+    (item,), (reject,) = read_source("aokvqa_mc", "val", tmp_path)
+    assert item.answers == ("d",)
+    assert reject.reason == (
+        "correct_choice_idx must be that of a choice with a text, got 2, which is empty"
+    )
 
 
 def test_mmmu_has_thirty_subjects_and_open_questions(tmp_path, read_source):

@@ -48,6 +48,7 @@ def write(path: Path, num: int = 6, *, start: float = 0.0, sound: float = 0.0, *
         stream = container.add_stream(codec or "libx264", rate=25)
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
+        stream.codec_context.sample_aspect_ratio = more.get("ratio", Fraction(1))
         stream.options = options
         if sound:
             audio = container.add_stream("flac", rate=8000)
@@ -233,6 +234,106 @@ def test_transparent_frames_show_the_background(tmp_path):
     assert header["composed"]
     assert (pixels[:, :20] == 0).all()
     assert (pixels[:, 20:] == (0, 255, 0)).all()
+
+
+PAD = ImageSpec(image_px=64, encoding="png", aspect="pad", pad_colour="#777777")
+
+
+def content(square: bytes) -> tuple[int, int, list[str]]:
+    """Returns width and height of what is no bar in a square, and the colours of its corners."""
+    pixels = np.asarray(Image.open(io.BytesIO(square))).astype(int)
+    inside = np.abs(pixels - 0x77).max(axis=2) > 60
+    rows, columns = inside.mean(axis=1) > 0.2, inside.mean(axis=0) > 0.2
+    # Bars are equal, to a pixel.
+    for line in (rows, columns):
+        assert abs(int(line.argmax()) - int(line[::-1].argmax())) <= 1
+    return int(columns.sum()), int(rows.sum()), corners(pixels[rows][:, columns])
+
+
+@pytest.mark.parametrize("ending", ["mp4", "mkv", "ts", "mpg"])
+@pytest.mark.parametrize("preferred", PREFERRED)
+@pytest.mark.parametrize(
+    ("ratio", "size"),
+    [
+        (Fraction(1), (64, 48)),  # 64 x 48 of 64 x 64
+        (Fraction(2), (64, 24)),  # 128 x 48 of 128 x 128
+        (Fraction(1, 2), (43, 64)),  # 64 x 96 of 96 x 96
+        (Fraction(12, 11), (64, 44)),  # 70 x 48 of 70 x 70
+    ],
+)
+def test_pixels_that_are_not_square_are_padded_as_shown(tmp_path, ending, preferred, ratio, size):
+    codec = "mpeg2video" if ending == "mpg" else None
+    if ending == "mpg":  # It has ratios of the whole picture: 4 / 3 and 16 / 9.
+        ratio, size = Fraction(4, 3), (64, 36)
+    path = write(tmp_path / f"a.{ending}", codec=codec, ratio=ratio)
+    _, (square,) = sample_video(str(path), ONE, PAD, preferred)
+    width, height, colours = content(square)
+    assert (width, height) == pytest.approx(size, abs=1)
+    assert colours == list(CORNERS)
+    (asked,) = prepare_image_files([str(path)], 64, frames=1, aspect="pad", pad_colour="#777777")
+    assert content(asked)[:2] == pytest.approx(size, abs=1)
+
+
+def pixel_ratio_of_mp4(path: Path, across: int, down: int) -> Path:
+    """Writes the ratio into the MP4's own box, beside that of its stream."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"pasp") + 4
+    data[at : at + 8] = struct.pack(">II", across, down)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("preferred", PREFERRED)
+def test_the_ratio_of_the_container_counts(tmp_path, preferred):
+    path = pixel_ratio_of_mp4(write(tmp_path / "a.mp4", ratio=Fraction(2)), 1, 2)
+    _, (square,) = sample_video(str(path), ONE, PAD, preferred)
+    assert content(square)[:2] == pytest.approx((43, 64), abs=1)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("preferred", PREFERRED)
+def test_pixels_that_are_not_square_turn_with_their_clip(tmp_path, matrix, preferred):
+    path = with_matrix(write(tmp_path / "a.mp4", size=(48, 48), ratio=Fraction(2)), *matrix)
+    _, (square,) = sample_video(str(path), ONE, PAD, preferred)
+    width, height, colours = content(square)
+    assert (width, height) == pytest.approx((64, 32) if matrix[0] else (32, 64), abs=1)
+    assert colours == corners(shown(quadrants(48, 48), *matrix))
+
+
+@pytest.mark.parametrize("preferred", PREFERRED)
+def test_squashed_frames_are_the_same_whatever_the_shape_of_a_pixel(tmp_path, preferred):
+    path = write(tmp_path / "a.mp4", ratio=Fraction(2))
+    results = []
+    for across in (2, 1, 7):
+        pixel_ratio_of_mp4(path, across, 1)
+        results.append(sample_video(str(path), ONE, SPEC, preferred))
+    assert results[0] == results[1] == results[2]
+    assert results[0][0]["decoder"] == preferred
+
+
+def test_frames_that_are_too_wide_as_shown_are_refused_before_they_are(tmp_path):
+    path = pixel_ratio_of_mp4(write(tmp_path / "a.mp4", ratio=Fraction(2)), 2**20, 1)
+    with pytest.raises(BadInput, match="too large: 67108864x48, max_pixels=64000000"):
+        sample_video(str(path), ONE, PAD, "pyav")
+
+
+@pytest.mark.parametrize("num_visible", [0, 1])
+def test_a_clip_of_which_nothing_is_visible_is_refused(tmp_path, num_visible):
+    path = tmp_path / "a.webm"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libvpx-vp9", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuva420p"
+        for i in range(3):
+            pixels = np.full((48, 64, 4), 200, np.uint8)
+            pixels[..., 3] = 255 * (i >= 3 - num_visible)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgba")))
+        container.mux(stream.encode())
+    sampling = FrameSampling(num_frames=3, stride=1)
+    if num_visible:  # A clip may begin with nothing.
+        assert sample_video(str(path), sampling, SPEC, "pyav")[0]["composed"]
+    else:
+        with pytest.raises(BadInput, match="no pixel of its frames is opaque at all"):
+            sample_video(str(path), sampling, SPEC, "pyav")
 
 
 def test_frames_are_padded_as_pictures_are(tmp_path):
