@@ -349,10 +349,13 @@ def with_partition(row: Mapping[str, Any], path: str) -> dict[str, Any]:
       path: its file, below the data root.
 
     Raises:
-      BadInput: if the row has another value, naming the column and both.
+      BadInput: if the row or a further folder has another value, naming the column and both.
     """
-    parts = (map(unquote, folder.partition("=")) for folder in PurePath(path).parent.parts)
-    stated = {name: value for name, _, value in parts if value not in ("", _NULL)}
+    stated: dict[str, str] = {}
+    for folder in PurePath(path).parent.parts:
+        name, _, value = map(unquote, folder.partition("="))
+        if value not in ("", _NULL) and stated.setdefault(name, value) != value:
+            raise BadInput(f"folders have {name} as {stated[name]!r:.40} and as {value!r:.40}")
     for name in stated.keys() & row.keys():
         if answer_of(row[name], name) != stated[name]:
             raise BadInput(

@@ -132,7 +132,10 @@ def _as_written(value: Any, kind: Any, feature: Any = None) -> Any:
         names = fields.get("names") or []
         return names[value] if 0 <= value < len(names) else None if value < 0 else value
     width = _WIDTHS.get(str(kind))
-    return float(str(width(value))) if width and value is not None else value
+    # The fewest digits of a float16 of 16384 are those of 16380; to a float32 alone belongs 1e16.
+    if not width or value is None or (width is np.float16 and float(value).is_integer()):
+        return value
+    return float(str(width(value)))
 
 
 def _cell(scalar: Any) -> Any:
