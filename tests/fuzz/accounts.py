@@ -21,7 +21,7 @@ from pipelines.sources.reading.item import Item
 from pipelines.sources.registry import source_spec
 
 Row = dict[str, Any]
-_CLASSES = {0: "de", 1: "fr", 2: "zh-Hans"}
+_CLASSES: dict[Any, str] = {0: "de", 1: "fr", 2: "zh-Hans"}
 _STATED = ("de", "zh%2DHans", "__HIVE_DEFAULT_PARTITION__", "", "%66r")
 _HIVE = ("a", *(f"{name}={value}" for name in ("LANGUAGE", "LANGUAG%45") for value in _STATED))
 _MARKS = ("_delta_log/0.json", "metadata/v1.metadata.json", ".hoodie/x", "_versions/1.manifest")
@@ -77,13 +77,12 @@ def folders(rng: random.Random, root: Path) -> None:
         if rng.random() < 0.3:
             names = [path.name for path in own + caches]
             listed = rng.sample([*names, "gone"], rng.randrange(len(names) + 1))
-            if rng.random() < 0.5:
-                shards = [{"raw_data": {"basename": name}, "zip_data": None} for name in listed]
-                (folder / "index.json").write_text(json.dumps({"shards": shards}))
-            else:
-                state = {"_data_files": [{"filename": name} for name in listed]}
-                (folder / "state.json").write_text(json.dumps(state))
-            left_out.update(folder / name for name in names if name not in listed)
+            index = {"shards": [{"raw_data": {"basename": n}, "zip_data": None} for n in listed]}
+            state = {"_data_files": [{"filename": n} for n in listed]}
+            name, content = rng.choice((("index.json", index), ("state.json", state)))
+            (folder / name).write_text(json.dumps(content))
+            left_out -= {folder / name for name in listed}
+            left_out |= {folder / name for name in names if name not in listed}
             refused |= "gone" in listed
         if rng.random() < 0.05:
             mark, refused = folder / rng.choice(_MARKS), True
@@ -147,7 +146,7 @@ def downloads(rng: random.Random, root: Path) -> None:
     as_files, written, rows = rng.random() < 0.5, dict[str, str](), list[Row]()
     (root / "web/0").mkdir(parents=True)
     for key in (f"{number:09d}" for number in range(rng.randrange(1, 6))):
-        status = rng.choice(("success", "success", "failed_to_download", "failed_to_resize"))
+        status = rng.choice(("success", "success", "failed_to_download"))
         row: Row = {"key": key, "caption": f"cat {key}", "url": f"http://x/{rng.choice('ab')}.png"}
         rows.append(row | {"status": status, "error_message": None})
         form = rng.choice(("jpg", "png", "webp"))

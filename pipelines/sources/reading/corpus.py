@@ -243,7 +243,8 @@ class Corpus:
 
     def _unlisted(self, folder: Path, names: list[str]) -> dict[str, str | None]:
         """Returns why files of a folder do not count, by its own list; None for the list."""
-        reasons: dict[str, str | None] = {n: "cache of datasets" for n in names if _CACHE.match(n)}
+        caches: dict[str, str | None] = {n: "cache of datasets" for n in names if _CACHE.match(n)}
+        reasons: dict[str, str | None] = {}
         for name in names:
             if _LIVE.fullmatch(f"{folder.name}/{name}"):
                 raise ValueError(
@@ -260,9 +261,11 @@ class Corpus:
                         f"{folder / name} must list whole files, all there; copy them."
                     )
                 known = set().union(*listed)
+                # Versions before 2.0 save what `map` made under the name of its cache.
+                caches = {n: reason for n, reason in caches.items() if folder / n not in known}
                 reasons |= {n: f"not listed in {name}" for n in names if folder / n not in known}
                 reasons[name] = None
-        return reasons
+        return caches | reasons
 
     def read_text(self, path: Path) -> str:
         """Notes `path` as an input, and returns its text without a byte order mark.
