@@ -129,7 +129,7 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
     base = float(stream.time_base) if stream.time_base else 0.0
     # One pass over the packets, without decoding, collects when each frame is shown, which packets
     # an edit list hides, and at which packets decoding may begin.
-    times, ends, hidden, dts = [], [], 0, None
+    times, ends, hidden, dts, latest = [], [], 0, None, 0.0
     stamps, starts, keys, length = [], [], [], _length_size(stream)
     for packet in container.demux(stream):
         if not packet.size:
@@ -141,11 +141,15 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> VideoProper
         # Sorted, the frames of joined files would lie on each other. Decoding times alone may go
         # back, where a part has more B-frames; below a file's first stamp FFmpeg adds 26.5 hours.
         step = 0 if packet.dts is None or dts is None else (packet.dts - dts) * base
-        if step > 12 * 3600 or (step <= -0.5 / rate and (stamp or 0) * base <= max(times)):
+        # A key frame is shown after all that came before it, however decoding times go on.
+        is_key = packet.is_keyframe and stamp is not None and len(times) > 0
+        back = max(-step, latest - (stamp or 0) * base if is_key else 0.0)
+        if step > 12 * 3600 or (back >= 0.5 / rate and (stamp or 0) * base <= latest):
             number = len(times) + hidden + 1
             raise BadInput(f"stamps begin again at packet {number}: several files in one; remux it")
         dts = dts if packet.dts is None else packet.dts
         times.append(len(times) / rate if stamp is None else stamp * base)
+        latest = max(latest, times[-1]) if times[1:] else times[0]
         ends.append(times[-1] + (packet.duration or 0) * base)
         if packet.is_keyframe:
             keys.append(len(stamps))

@@ -4,12 +4,14 @@ What takes long to import is imported by its target, since a process tries one.
 """
 
 import dataclasses
+import functools
 import gzip
 import io
 import json
 import random
 import re
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -615,11 +617,23 @@ def item_logs(folder: Path) -> list[Reader]:
     ]
 
 
+def accounts(folder: Path) -> list[Reader]:
+    """Folders, tables and clips of which every row is accounted; an input is the seed of one."""
+    from tests.fuzz.accounts import DRAWN
+
+    def read(data: bytes, draw: Callable[[random.Random, Path], None]) -> None:
+        with tempfile.TemporaryDirectory(dir=folder) as root:
+            draw(random.Random(data), Path(root))
+
+    seed: Any = {"whole": b"15", "change": lambda rng, _: rng.randbytes(8)}
+    return [Reader(read=functools.partial(read, draw=draw), **seed) for draw in DRAWN]
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
     for target in (
         config, overrides, manifest, records, safetensors, npz, checkpoint, dataset, frames,
         archives, tables, downloads, scores, predictions, published,
-        item_logs,
+        item_logs, accounts,
     )
 }  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.changes import change_bytes
 from tests.fuzz.run import fuzz, read_odd
-from tests.fuzz.targets import TARGETS, Reader
+from tests.fuzz.targets import TARGETS, Reader, accounts
 
 
 @pytest.mark.deep
@@ -20,6 +20,13 @@ def test_every_odd_input_is_read_or_refused_in_one_clear_line(name: str):
     assert tally.counts.total() == 200
     assert tally.first == {}
     assert tally.counts["ok"] < 200 or name in ("archives", "frames", "tables")  # These reject.
+
+
+def test_rows_of_drawn_inputs_are_accounted(tmp_path: Path):
+    for reader in accounts(tmp_path):
+        for number in range(25):
+            outcome, place, message = read_odd(reader, b"%d" % number)
+            assert outcome in ("ok", "refused"), (number, place, message)
 
 
 def reader(read: Any) -> Reader:

@@ -20,7 +20,13 @@ from pipelines.sources.benchmark_sources import published_source
 from pipelines.sources.reading.corpus import Corpus
 from pipelines.sources.reading.item import Edit, Item, Listing
 from pipelines.sources.reading.layout import image_folder, question_item, text_under
-from pipelines.sources.reading.row_files import csv_rows, group_rows, read_file, read_rows
+from pipelines.sources.reading.row_files import (
+    check_width,
+    csv_rows,
+    group_rows,
+    read_file,
+    read_rows,
+)
 
 _SCREEN2WORDS = FinetuneRecipe(
     lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3
@@ -76,6 +82,7 @@ def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Li
     def item_of_row(screen: str) -> Item:
         if screen not in summaries:
             raise BadInput(f"screen {screen} has no summary")
+        check_width(summaries[screen])
         texts = [text_under(row, "summary") for row in summaries[screen]]
         media = corpus.media(folder / f"{screen}.jpg")
         return question_item(SCREEN2WORDS, split, media, screen, "", texts)

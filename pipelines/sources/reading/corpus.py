@@ -243,7 +243,8 @@ class Corpus:
 
     def _unlisted(self, folder: Path, names: list[str]) -> dict[str, str | None]:
         """Returns why files of a folder do not count, by its own list; None for the list."""
-        reasons: dict[str, str | None] = {n: "cache of datasets" for n in names if _CACHE.match(n)}
+        caches: dict[str, str | None] = {n: "cache of datasets" for n in names if _CACHE.match(n)}
+        reasons: dict[str, str | None] = {}
         for name in names:
             if _LIVE.fullmatch(f"{folder.name}/{name}"):
                 raise ValueError(
@@ -260,9 +261,11 @@ class Corpus:
                         f"{folder / name} must list whole files, all there; copy them."
                     )
                 known = set().union(*listed)
+                # Versions before 2.0 save what `map` made under the name of its cache.
+                caches = {n: reason for n, reason in caches.items() if folder / n not in known}
                 reasons |= {n: f"not listed in {name}" for n in names if folder / n not in known}
                 reasons[name] = None
-        return reasons
+        return caches | reasons
 
     def read_text(self, path: Path) -> str:
         """Notes `path` as an input, and returns its text without a byte order mark.
@@ -349,10 +352,13 @@ def with_partition(row: Mapping[str, Any], path: str) -> dict[str, Any]:
       path: its file, below the data root.
 
     Raises:
-      BadInput: if the row has another value, naming the column and both.
+      BadInput: if the row or a further folder has another value, naming the column and both.
     """
-    parts = (map(unquote, folder.partition("=")) for folder in PurePath(path).parent.parts)
-    stated = {name: value for name, _, value in parts if value not in ("", _NULL)}
+    stated: dict[str, str] = {}
+    for folder in PurePath(path).parent.parts:
+        name, _, value = map(unquote, folder.partition("="))
+        if value not in ("", _NULL) and stated.setdefault(name, value) != value:
+            raise BadInput(f"folders have {name} as {stated[name]!r:.40} and as {value!r:.40}")
     for name in stated.keys() & row.keys():
         if answer_of(row[name], name) != stated[name]:
             raise BadInput(

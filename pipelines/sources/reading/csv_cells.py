@@ -28,7 +28,7 @@ def csv_cells(path: Path) -> Iterator[tuple[int, Callable[[], dict[str, str]]]]:
     """
     csv.field_size_limit(_MAX_CELL)
     with open_lines(path) as data:
-        lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
+        lines = Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
         table = csv.reader(lines, delimiter=_delimiter(path))
         columns = _column_names(table, lines)
         while True:
@@ -56,7 +56,7 @@ def csv_columns(path: Path) -> list[str]:
     """
     csv.field_size_limit(_MAX_CELL)
     with open_lines(path) as data:
-        lines = _Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
+        lines = Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
         return _column_names(csv.reader(lines, delimiter=_delimiter(path)), lines)
 
 
@@ -64,7 +64,7 @@ def _delimiter(path: Path) -> str:
     return "\t" if ".tsv" in path.name.lower() else ","
 
 
-def _column_names(table: Iterator[list[str]], lines: "_Lines") -> list[str]:
+def _column_names(table: Iterator[list[str]], lines: "Lines") -> list[str]:
     """Returns the first line of a table; BadInput says that it has no end, or a name twice."""
     try:
         columns = next(table, [])
@@ -84,7 +84,7 @@ def _column_names(table: Iterator[list[str]], lines: "_Lines") -> list[str]:
     return columns
 
 
-class _Lines(Iterator[str]):
+class Lines(Iterator[str]):
     """The lines of a file.
 
     Attributes:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -131,8 +131,11 @@ def _as_written(value: Any, kind: Any, feature: Any = None) -> Any:
     if type(value) is int and fields.get("_type") == "ClassLabel":
         names = fields.get("names") or []
         return names[value] if 0 <= value < len(names) else None if value < 0 else value
-    width = _WIDTHS.get(str(kind))
-    return float(str(width(value))) if width and value is not None else value
+    width, number = _WIDTHS.get(str(kind)), cast(Any, value)
+    # The fewest digits of a float16 of 16384 are those of 16380; to a float32 alone belongs 1e16.
+    if not width or value is None or (width is np.float16 and float(number).is_integer()):
+        return value
+    return float(str(width(number)))
 
 
 def _cell(scalar: Any) -> Any:

@@ -13,6 +13,7 @@ from pipelines.records.nearest import with_nearest
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.reading.corpus import Corpus
+from pipelines.sources.reading.csv_cells import Lines
 from pipelines.sources.reading.hub import table_rows
 from pipelines.sources.reading.item import Item, Listing
 from pipelines.sources.reading.unpacking import DamagedFile, open_lines
@@ -112,13 +113,16 @@ def json_lines(path: Path) -> Iterator[bytes]:
 def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
     """Yields the rows of a table; tabs are between the cells of a .tsv.
 
+    What a row has beyond the columns is under None, as the standard library has it.
+
     Raises:
       ValueError: if a column is missing, naming the file.
+      DamagedFile: at a quote that is never closed, whose cell would be the rest of the file.
     """
     csv.field_size_limit(sys.maxsize)  # A long cell is no reason to end.
     delimiter = "\t" if ".tsv" in path.suffixes else ","
     with open_lines(path) as lines:
-        text = io.TextIOWrapper(lines, "utf-8", "surrogateescape", newline="")
+        text = Lines(io.TextIOWrapper(lines, "utf-8", "surrogateescape", newline=""))
         reader = csv.DictReader(text, delimiter=delimiter)
         names = reader.fieldnames or ()
         if missing := [name for name in columns if name not in names]:
@@ -126,7 +130,10 @@ def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
                 f"{path} lacks the column{'s' * (len(missing) > 1)} "
                 f"{', '.join(map(repr, missing))}; it has {with_nearest(names, columns)}."
             )
-        yield from reader
+        for row in reader:
+            if text.at_end:  # It asked for a line after the last.
+                raise DamagedFile(path.name, "a quote is opened and never closed")
+            yield row
 
 
 def read_file(
@@ -210,6 +217,7 @@ def read_rows(
             yield _reject_row(corpus, path, f"{name}/{path.name}", error.after(number))
             return
         try:
+            check_width(row)
             result = items_of_row(row)
             items = [result] if isinstance(result, Item) else list(result or ())
         except BadInput as error:
@@ -219,6 +227,17 @@ def read_rows(
             yield _reject_row(corpus, path, f"{name}/row-{number}", reason)
         else:
             yield from items
+
+
+def check_width(row: Any) -> None:
+    """Checks that a row of `csv_rows`, or each in a list of them, is no longer than the first line.
+
+    Raises:
+      BadInput: if it is.
+    """
+    for cells in row if isinstance(row, list) else [row]:
+        if isinstance(cells, Mapping) and any(cells.get(None) or ()):
+            raise BadInput(f"more cells than columns: {cells[None]!r:.60}")
 
 
 def _reject_row(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:

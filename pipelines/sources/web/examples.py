@@ -320,7 +320,6 @@ def _read_file(
     seen: Counter[str] = Counter()
     counts, fields = corpus.omission_counts(path), {f: n for n, f in corpus.features.items()}
     counts.clear()  # A part of a split is read twice.
-    stated = with_partition({}, corpus.relative(path))
     with _open_records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 
@@ -334,7 +333,7 @@ def _read_file(
                 return place_fields if corpus.is_local else place_fields | {"crc32c": crc32c(value)}
 
             try:
-                features = features_of(data)
+                features, stated = features_of(data), with_partition({}, corpus.relative(path))
                 found = {n: text(n, v) for n in stated.keys() & features for v in features[n][:1]}
                 for name, value in with_partition(found, corpus.relative(path)).items():
                     features[name] = features.get(name) or (value.encode(),)

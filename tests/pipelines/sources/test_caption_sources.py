@@ -158,6 +158,17 @@ def test_screen2words_has_five_summaries(tmp_path, read_source):
     assert items[0].suffixes == ("Login page",)
 
 
+def test_a_table_loses_no_cell_or_row(tmp_path, read_source):
+    write_screen2words(tmp_path)
+    table = tmp_path / "screen2words/screen_summaries.csv"
+    put_text(table, "screenId,summary\n7,a login page, with a button\n8,a list\n")
+    reasons = {r.reason for r in read_source("screen2words", "test", tmp_path)[1]}
+    assert "more cells than columns: [' with a button']" in reasons
+    put_text(table, 'screenId,summary\n7,a login page\n7,"a list\n8,a map\n')
+    with pytest.raises(ValueError, match=r"summaries\.csv is damaged: a quote is opened and never"):
+        read_source("screen2words", "test", tmp_path)
+
+
 def test_widgetcap_frames_its_widget(tmp_path, read_source):
     write_widgetcap(tmp_path)
     items, rejects = read_source("widgetcap", "test", tmp_path)

@@ -64,8 +64,11 @@ def test_a_cache_of_datasets_is_named_without_a_list_too(tmp_path, name):
     put_table(tmp_path / "web/figs-train.arrow", "a fig")
     put_table(tmp_path / f"web/{name}", "A FIG")
     put_table(tmp_path / "web/cache-of-figs.arrow", "a pear")
+    # Versions before 2.0 save what `map` made under this name, and list it.
+    put_table(tmp_path / f"web/old/{name}", "an apple")
+    put_state(tmp_path / "web/old", name)
     listed = Listed(tmp_path)
-    assert sorted(captions(listed)) == ["a fig", "a pear"]
+    assert sorted(captions(listed)) == ["a fig", "a pear", "an apple"]
     assert [(o.source, o.reason) for o in listed.omissions] == [
         (f"web/{name}", "cache of datasets")
     ]

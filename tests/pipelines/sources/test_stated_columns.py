@@ -130,6 +130,11 @@ def test_a_folder_may_state_the_licence_the_size_and_a_text(tmp_path):
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 def test_a_row_that_contradicts_its_folder_is_a_reject(tmp_path, form):
+    twofold = tmp_path / f"web/LANGUAGE=de/a/LANGUAGE=fr/a.{form}"
+    write_table(twofold, [{"image": picture(5), "caption": "a"}])
+    (reason,) = Listed(tmp_path).reasons.values()
+    assert reason == "folders have LANGUAGE as 'de' and as 'fr'"
+    twofold.unlink()
     rows = [
         {"image": picture(5), "caption": f"text {n}", "LANGUAGE": language}
         for n, language in enumerate(("fr", "de", None))

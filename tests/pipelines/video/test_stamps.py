@@ -63,7 +63,7 @@ def colours(path: Path, times: list[float]) -> list[str]:
 
 
 @pytest.mark.parametrize("ending", [ending for ending in FORMS if ending != "flv"])
-@pytest.mark.parametrize(("num", "num_later"), [(12, 11), (7, 8)])
+@pytest.mark.parametrize(("num", "num_later"), [(12, 11), (7, 8), (3, 29)])
 def test_joined_files_whose_stamps_begin_again_are_refused(tmp_path, ending, num, num_later):
     path = tmp_path / f"a.{ending}"
     first, later = write(path, RED, num), write(path, BLUE, num_later)

@@ -65,6 +65,7 @@ def test_answers_of_narrow_floats_are_as_they_were_written(tmp_path, form):
         (pa.float16(), np.float16(8.6)),
         (pa.list_(pa.list_(pa.float32(), 3)), [[8.6, 0.7, 2.0], [math.inf, None, 0.1]]),
         (pa.large_list(pa.float16()), [np.float16(0.3), None]),
+        (pa.list_(pa.float16()), [16384.0, -65504.0, 3.0]),
         (pa.list_view(pa.float32()), [0.3]),
         (pa.struct([("a", pa.struct([("b", pa.float32())])), ("c", pa.float64())]), None),
         (
