@@ -205,7 +205,7 @@ def check_settings(logs: Iterable[ItemLog]) -> None:
             )
         for name, value in _compared_settings(log).items():
             first, file = stated.setdefault(name, (value, log.file))
-            if value != first and name != _EVALUATOR and not name.startswith(_MODEL):
+            if value != first and name != _EVALUATOR:
                 raise difference_error(log.file, name, value, first, file)
         lower = log if may_be_lower_better(log.metric, log.settings) else lower
     if lower and "direction" not in stated:
@@ -274,14 +274,14 @@ def _compared_settings(log: ItemLog) -> dict[str, Any]:
         "questions.target": all(item.target for item in log.items),
         "questions.digest": all(item.question for item in log.items),
     }
-    return {**{name: value for name, value in fields.items() if value}, **log.settings}
+    settings = {n: value for n, value in log.settings.items() if not n.startswith(_MODEL)}
+    return {**{name: value for name, value in fields.items() if value}, **settings}
 
 
 def _unstated(logs: list[ItemLog]) -> list[str]:
     # Logs of our own have all that decides their scores in their store.
     stated = [_compared_settings(log) for log in logs if log.budget == NO_BUDGET]
-    own = (name for one in stated for name in one if not name.startswith(_MODEL))
-    names = dict.fromkeys((*EXPECTED, *own))
+    names = dict.fromkeys((*EXPECTED, *(name for one in stated for name in one)))
     missing = [
         name
         for name in names

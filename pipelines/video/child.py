@@ -21,7 +21,7 @@ from PIL import Image
 
 from pipelines.images.square import ImageSpec, check_size, compose, encode_image, square_image
 from pipelines.records.schema import BadInput
-from pipelines.video.decoders import DecordError, decode_frames, shown_size
+from pipelines.video.decoders import DecordError, decode_frames, display_size
 from pipelines.video.probe import OutOfMemory, probe_video
 from pipelines.video.sampling import FrameSampling
 
@@ -87,7 +87,7 @@ def sample_video(
         info = dataclasses.replace(info, pixel_ratio=1.0)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
     # By the declared size, before the first frame takes memory.
-    check_size(*shown_size(info.width, info.height, info.pixel_ratio), **bounds)
+    check_size(*display_size(info.width, info.height, info.pixel_ratio), **bounds)
     windows = sampling.windows(info.duration)
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
     decoder_used, frames = decode_frames(path, info, times, decoder)

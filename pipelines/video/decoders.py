@@ -285,7 +285,7 @@ def _display_time(frame: av.VideoFrame, info: VideoProperties, decoded: int, rat
     return decoded / rate if frame.time is None else float(frame.time)
 
 
-def shown_size(width: int, height: int, ratio: float) -> tuple[int, int]:
+def display_size(width: int, height: int, ratio: float) -> tuple[int, int]:
     """Returns the size of a frame whose pixels are made square, no side shorter [pixels]."""
     return round(width * max(ratio, 1)), round(height / min(ratio, 1))
 
@@ -297,7 +297,7 @@ def _upright_pixels(frame: av.VideoFrame, ratio: float) -> np.ndarray:
       BadInput: if the matrix turns by anything but quarter turns.
     """
     has_alpha = any(component.is_alpha for component in frame.format.components)
-    width, height = shown_size(frame.width, frame.height, ratio)
+    width, height = display_size(frame.width, frame.height, ratio)
     pixels = frame.to_ndarray(format="rgba" if has_alpha else "rgb24", width=width, height=height)
     a, b, c, d = display_matrix(frame)
     # The pixel at (x, y) is shown at (a x + c y, b x + d y):

@@ -104,7 +104,7 @@ def rows_of_batch(batch: Any, *, named: bool = False) -> list[dict[str, Any]]:
 
 
 def _features_of(schema: Any) -> dict[str, Any]:
-    """Returns what `datasets` notes of the columns of a table that it writes."""
+    """Returns column -> its feature, which `datasets` writes into the schema; {} without."""
     # A sequence of objects is an object of lists, so sequences are no part of the way to a class.
     with contextlib.suppress(ValueError, TypeError, KeyError):
         note = json.loads(schema.metadata[b"huggingface"], object_hook=_element)
