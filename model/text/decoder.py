@@ -263,7 +263,7 @@ class Decoder(nnx.Module):
         local_turn = rotation(positions, text.head_dim, base) if base else turn
         # One mask for each part that rows attend to: the new rows themselves, then each cached
         # part.
-        masks = [(mask, self._reach(positions, positions))]
+        masks = [(mask, self._reach(positions, positions, mask))]
         masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
 
         # One body for all layers, so that they can be scanned: what differs between them (weights,
@@ -315,10 +315,28 @@ class Decoder(nnx.Module):
         return x, None if outputs[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *outputs)
 
     def _reach(
-        self, queries: Int32[Array, "B L"], keys: Int32[Array, "B S"]
+        self,
+        queries: Int32[Array, "B L"],
+        keys: Int32[Array, "B S"],
+        mask: Bool[Array, "B L L"] | None = None,
     ) -> Bool[Array, "B L S"] | None:
-        window = self.model.text.sliding_window
-        return queries[:, :, None] - keys[:, None, :] < window if window else None
+        """Returns which keys a local layer's window has; `mask` is that of rows among themselves."""
+        text = self.model.text
+        if not text.sliding_window:
+            return None
+        # A window of 2 over a prefix p and what follows, f; rows are queries. Gemma 3 has the band,
+        # Gemma 2 the whole square of the prefix, too, whose rows see each other:
+        #
+        #      p p p f f       p p p f f
+        #    p × × . . .     p × × × . .
+        #    p × × × . .     p × × × . .
+        #    p . × × . .     p × × × . .
+        #    f . . × × .     f . . × × .
+        #    f . . . × ×     f . . . × ×
+        near = jnp.abs(queries[:, :, None] - keys[:, None, :]) < text.sliding_window
+        if mask is not None and decoder_family(text.family).whole_prefix:
+            near |= mask & jnp.swapaxes(mask, 1, 2)
+        return near
 
 
 def _local(mask: Bool[Array, "B L S"], near: Bool[Array, "B L S"] | None, is_local: Array) -> Array:

@@ -20,6 +20,8 @@ class DecoderFamily:
       softcaps: whether it was pretrained with soft-caps of attention's and output's logits.
       local_period: of this many layers in turn, the last sees everything and the others the last
         `sliding_window` positions; 1 if all see everything.
+      whole_prefix: whether rows that see each other, as those of a prefix, do so at any distance in
+        local layers, too (PaliGemma 2 in transformers); else a window ends ahead as it does behind.
       sizes: name of a published size -> fields of `TextConfig`; the first is the family's default.
     """
 
@@ -30,4 +32,5 @@ class DecoderFamily:
     scaled_embedding: bool
     softcaps: bool
     local_period: int
+    whole_prefix: bool
     sizes: Mapping[str, Mapping[str, typing.Any]]

@@ -22,6 +22,7 @@ _PALIGEMMA = {
         "activation": "gelu_tanh",
         "scaled_embedding": True,
         "local_period": 2,
+        "whole_prefix": True,
     },
     "prompt": {"causal": False},
 }

@@ -577,6 +577,7 @@ class TextModel(nn.Module):
         self.window = text["sliding_window"]
         self.is_local = [is_local(config, i) for i in range(text["depth"])]
         self.scaled = config.facts["text"]["scaled_embedding"]
+        self.whole_prefix = config.facts["text"]["whole_prefix"]
         self.embed_tokens = nn.Embedding(text["vocab_size"], text["width"])
         self.layers = nn.ModuleList(TextLayer(config, i) for i in range(text["depth"]))
         self.norm = RmsNorm(text["width"], config)
@@ -598,11 +599,19 @@ class TextModel(nn.Module):
           past: key-value cache, to which these rows are added; None without a cache.
         """
         positions = places[:, -x.shape[1] :]
-        # Local layers attend to the last `window` positions only.
-        in_window = positions[:, :, None] - places[:, None] < self.window if self.window else mask
-        for layer, near in zip(self.layers, self.is_local, strict=True):
-            x = layer(x, positions, mask & in_window if near else mask, past)
+        near = self.near(positions, places, mask) if self.window else mask
+        for layer, is_local in zip(self.layers, self.is_local, strict=True):
+            x = layer(x, positions, mask & near if is_local else mask, past)
         return self.norm(x)
+
+    def near(self, positions: Tensor, places: Tensor, mask: Tensor) -> Tensor:
+        """Returns which of all S rows a local layer's window has (B, L, S)."""
+        near = (positions[:, :, None] - places[:, None]).abs() < self.window
+        if self.whole_prefix:
+            # Of the new rows, which are the last, those that see each other do so at any distance.
+            own = mask[..., -mask.shape[1] :]
+            near[..., -mask.shape[1] :] |= own & own.transpose(1, 2)
+        return near
 
 
 class Projector(nn.ModuleDict):

@@ -1,4 +1,7 @@
-"""Facts and published sizes of Gemma 2. Source: google-deepmind/gemma `gm/nn/_gemma.py`."""
+"""Facts and published sizes of Gemma 2.
+
+Source: google-deepmind/gemma `gm/nn/_gemma.py`; of a prefix, transformers 5.24 `models/paligemma`.
+"""
 
 from model.text.family import DecoderFamily
 
@@ -10,6 +13,7 @@ FAMILY = DecoderFamily(
     scaled_embedding=True,
     softcaps=True,
     local_period=2,
+    whole_prefix=True,
     # Windows are off, as big_vision trains PaliGemma 2; Gemma 2 itself and transformers have 4096.
     sizes={
         "gemma2-2b": {},  # What `TextConfig` is by itself.

@@ -1,4 +1,7 @@
-"""Facts and published sizes of Gemma 3's decoder. Source: transformers 5.24 `models/gemma3`."""
+"""Facts and published sizes of Gemma 3's decoder.
+
+Source: transformers 5.24 `models/gemma3`; of a prefix, google-deepmind/gemma `gm/nn/_modules.py`.
+"""
 
 from model.text.family import DecoderFamily
 
@@ -17,6 +20,7 @@ FAMILY = DecoderFamily(
     scaled_embedding=True,
     softcaps=False,
     local_period=6,
+    whole_prefix=False,
     sizes={
         "gemma3-1b": {
             **_SHARED,

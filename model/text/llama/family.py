@@ -29,6 +29,7 @@ FAMILY = DecoderFamily(
     scaled_embedding=False,
     softcaps=False,
     local_period=1,
+    whole_prefix=False,
     sizes={
         "vicuna-7b": _SEVEN_B,
         "vicuna-13b": {

@@ -59,11 +59,21 @@ def decoder(name: str, config: dict[str, Any]) -> dict[str, np.ndarray]:
     """Returns a decoder's logits of a text, and its greedy tokens after it."""
     model = _with_weights(AutoModelForCausalLM.from_config(_config(config)))
     ids = torch.tensor(references.tokens(name)).long()
-    return {"logits": _numpy(model(ids).logits), "greedy": _greedy(model, ids)}
+    arrays = {"logits": _numpy(model(ids).logits), "greedy": _greedy(model, ids)}
+    if name.startswith("gemma3"):
+        # All of the text as one prefix. The config then states twice the reach on one side.
+        reach = 2 * (config["sliding_window"] - 1)
+        both = {**config, "sliding_window": reach, "use_bidirectional_attention": True}
+        model = _with_weights(AutoModelForCausalLM.from_config(_config(both)))
+        arrays["logits_prefix"] = _numpy(model(ids).logits)
+    return arrays
 
 
 def whole(name: str, tower: str, text: str) -> dict[str, np.ndarray]:
-    """Returns a model's logits of a text after an image, all of it causal, and greedy tokens."""
+    """Returns a model's logits of a text after an image, all of it causal, and greedy tokens.
+
+    Of PaliGemma also those of a text that begins in the prefix, which is longer than the window.
+    """
     kind = name.rpartition("_")[0]
     placeholder = DECODERS[text]["vocab_size"] - 1
     config = AutoConfig.for_model(
@@ -85,18 +95,27 @@ def whole(name: str, tower: str, text: str) -> dict[str, np.ndarray]:
     if kind == "llava":
         between = _behind(model, tower, text, placeholder, num_before=references.NUM_BEFORE)
         arrays |= {f"{key}_between": array for key, array in between.items()}
+    else:
+        prefix = _behind(model, tower, text, placeholder, num_before=0, prefix=True)
+        arrays |= {f"{key}_prefix": array for key, array in prefix.items()}
     return arrays
 
 
 def _behind(
-    model: Any, tower: str, text: str, placeholder: int, num_before: int
+    model: Any, tower: str, text: str, placeholder: int, num_before: int, prefix: bool = False
 ) -> dict[str, np.ndarray]:
-    """Returns the logits of a text and greedy tokens, the image behind the text's first tokens."""
+    """Returns the logits of a text and greedy tokens, the image behind the text's first tokens.
+
+    With `prefix`, the image and `NUM_PREFIX` tokens of the text see each other.
+    """
     count = (references.side(tower) // TOWERS[tower]["patch_size"]) ** 2
     ids = torch.tensor(references.tokens(text)).long()
     soft = torch.full((len(ids), count), placeholder)
     before, after = ids[:, :num_before], ids[:, num_before:]
     inputs = {"input_ids": torch.cat([before, soft, after], 1), "pixel_values": _pixels(tower)}
+    if prefix:
+        places = torch.arange(inputs["input_ids"].shape[1]).expand_as(inputs["input_ids"])
+        inputs["token_type_ids"] = (places >= count + references.NUM_PREFIX).long()
     logits = model(**inputs).logits
     logits = torch.cat([logits[:, :num_before], logits[:, num_before + count :]], 1)
     return {"logits": _numpy(logits), "greedy": _greedy(model, **inputs)}

@@ -18,6 +18,8 @@ NUM_NEW = 10
 """Number of greedy tokens."""
 NUM_BEFORE = 5
 """Number of tokens before the image, where there is text before it."""
+NUM_PREFIX = 6
+"""Number of tokens after the image that are of its prefix, where there is one."""
 _PREFIXES = re.compile(r"^(?:(?:model|language_model|vision_tower|vision_model)\.)*")
 
 _TOWER_A = {

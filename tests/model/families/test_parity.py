@@ -25,7 +25,14 @@ from model.vision.config import VisionConfig
 from model.vision.registry import unused_names
 from tests.model.checkpoint.converted import write_hugging_face
 from tests.model.families import references
-from tests.model.families.references import DECODERS, NUM_BEFORE, NUM_NEW, TOWERS, WHOLE
+from tests.model.families.references import (
+    DECODERS,
+    NUM_BEFORE,
+    NUM_NEW,
+    NUM_PREFIX,
+    TOWERS,
+    WHOLE,
+)
 from tests.torch_python import run_torch
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -122,6 +129,23 @@ def test_logits_and_greedy_tokens_after_an_image(whole: str, folder: Path):
     check_text(cfg, params, tower, decoder, whole, budget=cfg.vision.num_patches)
 
 
+@pytest.mark.parametrize("whole", ["paligemma_a", "paligemma_b"])
+def test_a_prefix_that_is_longer_than_the_window(whole: str, folder: Path):
+    tower, decoder = WHOLE[whole]
+    cfg, params = pair(tower, decoder, folder / tower)
+    assert cfg.text.sliding_window < cfg.vision.num_patches
+    check_prefix(cfg, params, tower, decoder, whole, num_prefix=NUM_PREFIX)
+
+
+@pytest.mark.parametrize("decoder", ["gemma3_a", "gemma3_b"])
+def test_the_window_of_gemma_3_reaches_as_far_ahead_as_back(decoder: str, folder: Path):
+    tower = f"siglip2{decoder[-2:]}"
+    cfg, params = pair(tower, decoder, folder / tower)
+    length = references.tokens(decoder).shape[1]
+    assert cfg.text.sliding_window < length
+    check_prefix(cfg, params, tower, decoder, decoder, num_prefix=length, budget=0)
+
+
 @pytest.mark.parametrize("whole", ["llava_a", "llava_b"])
 def test_logits_and_greedy_tokens_with_an_image_between_the_text(whole: str, folder: Path):
     tower, decoder = WHOLE[whole]
@@ -161,6 +185,31 @@ def check_text(
         structure, params, prompt, slots, max_new_tokens=NUM_NEW, stop=None, causal=True
     )
     assert_array_equal(tokens, expected()[f"{case}/greedy"])
+
+
+def check_prefix(
+    cfg: ModelConfig,
+    params: vlm.Params,
+    tower: str,
+    decoder: str,
+    case: str,
+    *,
+    num_prefix: int,
+    budget: int | None = None,
+) -> None:
+    """Compares logits, and the tokens after them, of a text that begins in the prefix."""
+    structure, text = vlm.structure(cfg), references.tokens(decoder)
+    slots = vlm.Slots(cfg.vision.num_patches, cfg.vision.num_patches if budget is None else budget)
+    mask_ar = np.broadcast_to(np.arange(text.shape[1]) >= num_prefix, text.shape).astype(np.int32)
+    prompt = vlm.Prompt(references.images(tower)[:, None], text, mask_ar=mask_ar)
+    logits = jax.jit(functools.partial(vlm.text_logits, structure, slots=slots))
+    logits_prefix = expected()[f"{case}/logits_prefix"]
+    # Of float32's sums, in the units of the largest logit, which is 25.
+    atol = 1e-6 * np.abs(logits_prefix).max()
+    assert_allclose(logits(params, prompt), logits_prefix, rtol=1e-5, atol=atol)
+    if f"{case}/greedy_prefix" in expected():
+        tokens = generate(structure, params, prompt, slots, max_new_tokens=NUM_NEW, stop=None)
+        assert_array_equal(tokens, expected()[f"{case}/greedy_prefix"])
 
 
 @pytest.mark.slow
