@@ -320,7 +320,7 @@ class Decoder(nnx.Module):
         keys: Int32[Array, "B S"],
         mask: Bool[Array, "B L L"] | None = None,
     ) -> Bool[Array, "B L S"] | None:
-        """Returns which keys a local layer's window has; `mask` is that of rows among themselves."""
+        """Returns which keys a local layer sees; `mask` is that of rows among themselves."""
         text = self.model.text
         if not text.sliding_window:
             return None

@@ -147,7 +147,7 @@ def test_a_schedule_without_dates_in_the_database_stops_no_other(served: Served)
     words = ("--add-seeds", "1", "--max-seeds", "9", "--cron", "0 0 31 4 *")
     done = parcel(served.store, "sweep", SMALLEST, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    # Before it, where another test of this store has run the study by a longer name: which is taken.
+    # Before it, where another test of this store has run the study by a longer name: that run.
     *told, refusal = done.stderr.splitlines()
     assert re.match("parcel: --cron .*minute, hour, day of month", refusal), done.stderr
     assert all(": its newest run is taken, " in line for line in told), done.stderr
