@@ -280,9 +280,9 @@ def _row_omissions(corpus: Corpus, split: str, *, form: str) -> Iterator[Omissio
         elif looks_like_data(path.name):
             reason = f"its name is like that of split {split}, which {names[0]} alone holds"
             yield Omission(source=corpus.relative(path), reason=reason)
-    yield from unfollowed(corpus, lambda name: alike.match(name) is not None)
     names = (path.relative_to(corpus.folder).as_posix() for path in corpus.files())
     yield from unlisted_media(corpus, names, _media_names(corpus))
+    yield from unfollowed(corpus, lambda name: alike.match(name) is not None)
 
 
 def _media_names(corpus: Corpus) -> Iterator[str]:

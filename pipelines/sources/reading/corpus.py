@@ -55,6 +55,11 @@ _LIVE = re.compile(
 _CACHE = re.compile(r"cache-[0-9a-f]+(_\d+_of_\d+)?\.arrow$")
 """What `map` and `filter` of `datasets` leave beside the rows that they read."""
 
+NOT_UTF8 = "name is not UTF-8; rename it"
+
+LINK = "link to a "
+"""How the reason begins why a link is passed over."""
+
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 """Value in the name of a folder whose rows have none."""
 
@@ -117,6 +122,10 @@ class Corpus:
     """The folder of one source.
 
     It notes every annotation file that is read from it, and what its readers pass over.
+
+    Attributes:
+      annotations: the annotation files that were read, below the data root.
+      passed_over: what `files` has met and does not yield -> why.
     """
 
     def __init__(
@@ -152,6 +161,7 @@ class Corpus:
         self.folder = self.data_root / path
         self.unpacked = unpacked
         self.annotations: set[str] = set()
+        self.passed_over: dict[Path, str] = {}
         self._omissions: dict[str, OmissionCounts] = {}
         self._facts: dict[str, Any] = {}
         if not self.folder.is_dir():
@@ -220,26 +230,30 @@ class Corpus:
 
         Links to folders are not followed, and names that are not UTF-8 are passed over, since no
         record could name them; nor do files count that a list in their folder leaves out.
-        `omissions.unfollowed` yields all of these.
 
         Raises:
           ValueError: if a list cannot be followed.
         """
-        return (path for path, reason in self.entries() if reason == "")
+        return self._files_below(self.folder)
 
-    def entries(self, folder: Path | None = None) -> Iterator[tuple[Path, str | None]]:
-        """Yields every file as `files` does, and why a list leaves it out; None for a list."""
-        folder = folder or self.folder
+    def _files_below(self, folder: Path) -> Iterator[Path]:
         # `os.path.isdir` is False for a path in a bucket.
         names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
-        names = sorted(filter(is_unicode, names))
-        reasons = self._unlisted(folder, names)
-        for name in names:
-            path = folder / name
-            if path.is_dir() and not path.is_symlink():
-                yield from self.entries(path)
-            elif path.is_file():
-                yield path, reasons.get(name, "")
+        reasons = self._unlisted(folder, [*filter(is_unicode, sorted(names))])
+        for name in sorted(names):
+            path = folder / printable_name(name)
+            if not is_unicode(name):
+                self.passed_over[path] = NOT_UTF8
+            elif path.is_dir() and not path.is_symlink():
+                yield from self._files_below(path)
+            elif not path.is_file():
+                what = "folder, which is not followed" if path.is_dir() else "missing file"
+                reason = f"{LINK}{what}" if path.is_symlink() else "neither a file nor a folder"
+                self.passed_over[path] = reason
+            elif name not in reasons:
+                yield path
+            elif left_out := reasons[name]:
+                self.passed_over[path] = left_out
 
     def _unlisted(self, folder: Path, names: list[str]) -> dict[str, str | None]:
         """Returns why files of a folder do not count, by its own list; None for the list."""

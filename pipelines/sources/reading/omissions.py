@@ -1,6 +1,5 @@
 """Files below a source's folder that look like data, and that its reader does not read."""
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -10,7 +9,7 @@ import numpy as np
 
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Omission
-from pipelines.sources.reading.corpus import Corpus, is_unicode, printable_name
+from pipelines.sources.reading.corpus import LINK, NOT_UTF8, Corpus
 
 T = TypeVar("T")
 
@@ -78,31 +77,20 @@ def data_files(corpus: Corpus, source: str, names: Iterable[str]) -> Iterator[Om
 def unfollowed(
     corpus: Corpus, is_of_source: Callable[[str], bool] = lambda name: True
 ) -> Iterator[Omission]:
-    """Yields the entries of a folder that `Corpus.files` passes over, though they have names.
+    """Yields what `Corpus.files`, which was read to its end, has passed over.
 
     Args:
-      corpus: the corpus; only one on this machine has links and names that are not UTF-8.
-      is_of_source: whether a name below the folder could be the source's.
+      corpus: the corpus.
+      is_of_source: whether a link's name, below the folder, could be the source's.
     """
-    for path, reason in corpus.entries():
-        if reason and (looks_like_data(path.name) or is_media(path.name)):
+    for path, reason in sorted(corpus.passed_over.items()):
+        name = path.relative_to(corpus.folder).as_posix()
+        if reason.startswith(LINK):
+            is_told = is_of_source(name)
+        else:
+            is_told = reason == NOT_UTF8 or looks_like_data(path.name) or is_media(path.name)
+        if is_told:
             yield Omission(source=corpus.relative(path), reason=reason)
-    if not corpus.is_local:
-        return
-    for folder, folders, files in os.walk(corpus.folder):
-        for path in sorted(Path(folder, name) for name in (*folders, *files)):
-            name = path.relative_to(corpus.folder).as_posix()
-            if not is_unicode(name):
-                source = corpus.relative(corpus.folder / printable_name(name))
-                yield Omission(source=source, reason="name is not UTF-8; rename it")
-            elif not is_of_source(name) or path.is_file():
-                continue
-            elif path.is_symlink():
-                what = "folder, which is not followed" if path.is_dir() else "missing file"
-                yield Omission(source=corpus.relative(path), reason=f"link to a {what}")
-            elif not path.is_dir() and (looks_like_data(name) or is_media(name)):
-                yield Omission(source=corpus.relative(path), reason="neither a file nor a folder")
-        folders[:] = filter(is_unicode, folders)
 
 
 def unlisted_media(
