@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps
 
-from pipelines.records.reasons import reason_of
+from pipelines.records.reasons import POINTER, reason_of
 from pipelines.records.schema import BadInput
 
 ENCODINGS = ("jpeg", "png")
@@ -145,10 +145,12 @@ def decode_image(
 
 
 def unread_format(data: bytes) -> str:
-    """Returns which plugin a picture's format needs, by its first bytes; "" if unknown."""
+    """Returns what a picture is, and how it can be read, by its first bytes; "" if unknown."""
     #     00 00 00 1c  f t y p  h e i c  00 00 00 00  m i f 1  h e i c
     #     box's length          brand                 further brands
     brands = {data[at : at + 4] for at in (8, *range(16, min(int.from_bytes(data[:4]), 64), 4))}
+    if data.startswith(POINTER):
+        return "a pointer of Git LFS, not the picture; get the files by git lfs pull"
     if data[4:8] == b"ftyp":
         for name, (accepted, plugin) in _UNREAD.items():
             if brands & set(accepted):

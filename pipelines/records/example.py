@@ -4,6 +4,7 @@ import json
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pipelines.records.licence import Licence
 from pipelines.records.reasons import reason_of
@@ -131,6 +132,9 @@ def features_of(data: bytes) -> dict[str, tuple[bytes | int | float, ...]]:
         example = _Example.FromString(data)
     except DecodeError as error:
         raise BadInput(f"record is no tf.train.Example: {error}") from error
+    if unknown := sorted({field.field_number for field in UnknownFieldSet(example)}):
+        # An Example has one field; a SequenceExample has the same and its lists, field 2.
+        raise BadInput(f"record is no tf.train.Example: it has the fields 1 and {unknown[0]}")
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     return {
         name: tuple(getattr(value_list, value_list.WhichOneof("kind")).value)

@@ -31,6 +31,10 @@ _MAX = 160
 """Longest reason for a value, and longest excerpt of a row [characters]."""
 
 
+POINTER = b"version https://git-lfs"
+"""How a file begins that stands for one in Git LFS."""
+
+
 def reason_of(error: BaseException, row: object = None) -> str:
     """Returns why an input is refused, in one line.
 

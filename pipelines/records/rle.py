@@ -51,7 +51,9 @@ def decode_mask(text: str) -> np.ndarray:
     rle = json.loads(text)
     height, width = rle["size"]
     counts = rle["counts"] if isinstance(rle["counts"], list) else _parse_counts(rle["counts"])
-    if sum(counts) != height * width or min(counts, default=0) < 0:
+    if min(counts, default=0) < 0:
+        raise BadInput(f"runs must not be negative, got {min(counts)}.")
+    if sum(counts) != height * width:
         raise BadInput(f"runs sum to {sum(counts)}, not to size {height}x{width}.")
     values = np.arange(len(counts)) % 2 == 1
     return np.repeat(values, counts).reshape(width, height).T

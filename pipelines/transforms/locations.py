@@ -7,19 +7,33 @@ from pipelines.images.square import Region
 from pipelines.records.codes import format_box
 from pipelines.records.schema import BadInput
 
+_OUTSIDE = 0.1
+"""Part of a side by which a box may end outside of the picture, where it is clipped."""
 
-def check_pixels(boxes: Sequence[Sequence[float]]) -> None:
-    """Refuses boxes that all lie in the picture's first pixel, as fractions of its sides do.
 
-    One small box among others is an annotator's.
+def check_pixels(boxes: Sequence[Sequence[float]], size: tuple[int, int]) -> None:
+    """Refuses boxes that are in no pixels of this picture, as fractions and thousandths of it.
+
+    One small box among others is an annotator's, and so is an edge that is a little outside.
+
+    Args:
+      boxes: x0, y0, x1, y1 of each.
+      size: width and height of the picture [pixels].
 
     Raises:
-      BadInput: naming the first box.
+      BadInput: naming the box.
     """
     if boxes and all(0 <= value <= 1 for box in boxes for value in box):
         raise BadInput(
             f"box must be in pixels, got {list(boxes[0])}: it lies within the first pixel"
         )
+    for box in boxes:
+        outside = (max(-v, v - side) / side for v, side in zip(box, (*size, *size), strict=False))
+        if any(part > _OUTSIDE for part in outside):
+            raise BadInput(
+                f"box must be in pixels of the picture, got {[round(v, 1) for v in box]} in "
+                f"{size[0]}x{size[1]}"
+            )
 
 
 def box_tokens(box: Sequence[float], *, kept: Region, region: Region) -> str:

@@ -29,7 +29,7 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
         raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")
     kept = first.crop or (0, 0, width, height)
     region = first.region or kept
-    check_pixels(item.boxes)
+    check_pixels(item.boxes, (width, height))
     boxes = [box_tokens(box, kept=kept, region=region) for box in item.boxes]
     # All texts together: boxes are listed in the order of the markers, the prefix's first.
     prefix, *suffixes = _insert_boxes([item.prefix, *item.suffixes], boxes)

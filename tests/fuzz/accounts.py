@@ -83,7 +83,7 @@ def folders(rng: random.Random, root: Path) -> None:
             (folder / name).write_text(json.dumps(content))
             left_out -= {folder / name for name in listed}
             left_out |= {folder / name for name in names if name not in listed}
-            refused |= "gone" in listed
+            refused |= "gone" in listed or name == "index.json"
         if rng.random() < 0.05:
             mark, refused = folder / rng.choice(_MARKS), True
             mark.parent.mkdir(exist_ok=True)

@@ -46,7 +46,13 @@ from pipelines.sources.reading.omissions import (
 )
 from pipelines.sources.reading.spec import SourceSpec
 from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.reading.values import answer_of, language_of, text_of, without_absent
+from pipelines.sources.reading.values import (
+    answer_of,
+    language_of,
+    parse_row,
+    text_of,
+    without_absent,
+)
 
 KEYS = (
     "image",
@@ -224,7 +230,7 @@ def _json_lines(path: Path) -> Numbered:
     with open_lines(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield number, lambda line=line: json.loads(line)
+                yield number, lambda line=line: parse_row(line)
 
 
 def _table_rows(path: Path) -> Numbered:

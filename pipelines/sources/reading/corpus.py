@@ -44,7 +44,8 @@ FEATURES = (
 last three can be filled by columns and JSON members of web images, too."""
 
 _LISTS = {"state.json": "_data_files", "index.json": "shards"}
-"""Lists of the files beside them, of `datasets` and MosaicML, and the key under which they are."""
+"""Lists of the files beside them, of `datasets` and MosaicML, and the key under which they are; the
+second are in forms and packings of MosaicML's own, and not followed."""
 
 _LIVE = re.compile(
     r".*/(_delta_log|_spark_metadata|_temporary|\.hoodie|\.nv-meta|_committed_\d+)"
@@ -267,18 +268,20 @@ class Corpus:
                 )
             fields: Any = self.load_json(folder / name) if name in _LISTS else None
             entries = fields.get(_LISTS[name]) if isinstance(fields, dict) else None
-            if isinstance(entries, list):
-                listed = [_files_of_entry(folder, entry) for entry in entries]
-                is_there = all(any(map(self.has, files)) for files in listed)
-                if not is_there or fields.get("_indices_data_files"):
-                    raise ValueError(
-                        f"{folder / name} must list whole files, all there; copy them."
-                    )
-                known = set().union(*listed)
-                # Versions before 2.0 save what `map` made under the name of its cache.
-                caches = {n: reason for n, reason in caches.items() if folder / n not in known}
-                reasons |= {n: f"not listed in {name}" for n in names if folder / n not in known}
-                reasons[name] = None
+            if not isinstance(entries, list):
+                continue
+            if name == "index.json":
+                raise ValueError(
+                    f"{folder / name} lists shards of MosaicML's streaming, which are not read; "
+                    f"export their rows to another folder, or move this one away."
+                )
+            listed = {str(e.get("filename")) if isinstance(e, dict) else "" for e in entries}
+            if not listed <= {*names} or fields.get("_indices_data_files"):
+                raise ValueError(f"{folder / name} must list whole files, all there; copy them.")
+            # Versions before 2.0 save what `map` made under the name of its cache.
+            caches = {n: reason for n, reason in caches.items() if n not in listed}
+            reasons |= {n: f"not listed in {name}" for n in names if n not in listed}
+            reasons[name] = None
         return caches | reasons
 
     def read_text(self, path: Path) -> str:
@@ -347,13 +350,6 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
             raise ValueError(f"features must look like image=image/encoded, got {word!r}.")
         features[field] = name
     return features
-
-
-def _files_of_entry(folder: Path, entry: Any) -> set[Path]:
-    # {"filename": …} of datasets; {"raw_data": {"basename": …}, "zip_data": …} of MosaicML.
-    parts = [entry, *entry.values()] if isinstance(entry, dict) else []
-    names = (p.get(key) for p in parts if isinstance(p, dict) for key in ("filename", "basename"))
-    return {folder / name for name in names if isinstance(name, str)}
 
 
 def with_partition(row: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipelines.records.schema import BadInput
 from pipelines.sources.reading.unpacking import open_lines
@@ -26,25 +26,20 @@ def csv_cells(path: Path) -> Iterator[tuple[int, Callable[[], dict[str, str]]]]:
       BadInput: if the first line is not one of column names.
       DamagedFile: if the file cannot be read to its end.
     """
-    csv.field_size_limit(_MAX_CELL)
     with open_lines(path) as data:
-        lines = Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
-        table = csv.reader(lines, delimiter=_delimiter(path))
+        lines, table = _reader(path, data)
         columns = _column_names(table, lines)
         while True:
             first = table.line_num + 1
             try:
                 cells = next(table, None)
-            except csv.Error:  # Nothing else than a longer cell, unless `strict` is set.
-                reason = f"a cell has more than {_MAX_CELL:,} characters"
-                yield table.line_num, functools.partial(_refuse, reason)
+            except csv.Error as error:
+                reason = _reason(error, lines, first, table.line_num)
+                yield first, functools.partial(_refuse, reason)
                 continue
             if cells is None:
                 return
-            if lines.at_end:  # It asked for a line after the last: a quote was still open.
-                reason = f"a quote that is opened from line {first} on is never closed"
-                yield first, functools.partial(_refuse, reason)
-            elif cells:
+            if cells:
                 yield table.line_num, functools.partial(_cells_by_column, columns, cells)
 
 
@@ -54,28 +49,40 @@ def csv_columns(path: Path) -> list[str]:
     Raises:
       BadInput, DamagedFile: as in `csv_cells`.
     """
-    csv.field_size_limit(_MAX_CELL)
     with open_lines(path) as data:
-        lines = Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
-        return _column_names(csv.reader(lines, delimiter=_delimiter(path)), lines)
+        lines, table = _reader(path, data)
+        return _column_names(table, lines)
 
 
-def _delimiter(path: Path) -> str:
-    return "\t" if ".tsv" in path.name.lower() else ","
+def _reader(path: Path, data: BinaryIO) -> tuple["Lines", Any]:
+    csv.field_size_limit(_MAX_CELL)
+    lines = Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
+    # Strict: a text that begins with a quote and goes on after the next one would take what is
+    # between them, cells and rows, into one cell.
+    delimiter = "\t" if ".tsv" in path.name.lower() else ","
+    return lines, csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+def _reason(error: csv.Error, lines: "Lines", first: int, last: int) -> str:
+    """Returns why lines of a table, from the first to the last, are no row."""
+    if lines.at_end:  # It asked for a line after the last: a quote was still open.
+        return f"a quote that is opened from line {first} on is never closed"
+    if "limit" in str(error):
+        return f"a cell has more than {_MAX_CELL:,} characters"
+    return (
+        f"lines {first} to {last} have a cell that begins with a quote and goes on after the next; "
+        f"put the cell in quotes, and double those in it"
+    )
 
 
 def _column_names(table: Iterator[list[str]], lines: "Lines") -> list[str]:
-    """Returns the first line of a table; BadInput says that it has no end, or a name twice."""
+    """Returns the first line of a table; BadInput says that it is none, or has a name twice."""
     try:
         columns = next(table, [])
-        is_open = bool(columns) and lines.at_end  # It asked for a line after the last.
-    except csv.Error:  # More than a cell may have, because a quote is open.
-        columns, is_open = [], True
-    if is_open:
-        raise BadInput(
-            "must begin with a line of column names, got one that opens a quote which is never "
-            "closed; close it"
-        )
+    except csv.Error as error:  # More than a cell may have, because a quote is open.
+        is_open = lines.at_end or "limit" in str(error)
+        what = "opens a quote which is never closed; close it" if is_open else "has a stray quote"
+        raise BadInput(f"must begin with a line of column names, got one that {what}") from None
     if doubled := [name for name in columns if name and columns.count(name) > 1]:
         raise BadInput(
             f"must have a column of each name, got {doubled[0]!r} more than once; rename all but "

@@ -3,7 +3,6 @@
 import csv
 import io
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from pipelines.sources.reading.csv_cells import Lines
 from pipelines.sources.reading.hub import table_rows
 from pipelines.sources.reading.item import Item, Listing
 from pipelines.sources.reading.unpacking import DamagedFile, open_lines
+from pipelines.sources.reading.values import parse_row
 
 Value = TypeVar("Value", list, dict)
 
@@ -182,7 +182,7 @@ def read_file(
         case "lines":
             # Parsed within `read_rows`, where a malformed line is a reject and not an error.
             yield from read_rows(
-                corpus, file, name, json_lines(file), lambda line: items_of_row(json.loads(line))
+                corpus, file, name, json_lines(file), lambda line: items_of_row(parse_row(line))
             )
             return
     yield from read_rows(corpus, file, name, rows, items_of_row)

@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import json
 import math
 import numbers
 import re
@@ -17,6 +18,25 @@ _MARK = "\ufeff"
 _MARKS_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _LANGUAGE = re.compile(r"\S+")
+
+
+def parse_row(text: str | bytes) -> Any:
+    """Returns the value of a row of JSON.
+
+    Raises:
+      BadInput: if an object has two values of one name.
+      ValueError: if it is not JSON.
+    """
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            names = [name for name, _ in pairs]
+            doubled = next(name for name in fields if names.count(name) > 1)
+            raise BadInput(f"{doubled!r:.60} is there twice")
+        return fields
+
+    return json.loads(text, object_pairs_hook=object_of)
 
 
 def is_absent(value: object) -> bool:

@@ -12,7 +12,7 @@ COCO's crowds are left out, and words that TextOCR marks with "." (not legible).
 Visual Genome region becomes its grounded caption.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         value_under_key(file, raw, key, list) for key in ("categories", "annotations", "images")
     )
     labels = index_rows(file, categories, "id")
+    shared_images, shared_categories = _shared_ids(images), _shared_ids(categories)
     # Annotations are in any order, so they are sorted by image first; crowds are left out.
     objects: dict[object, list[dict]] = defaultdict(list)
     loose = []
@@ -57,19 +58,23 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
             annotation.get("image_id"), int | str
         ):
             loose.append(annotation)
-        elif not annotation.get("iscrowd"):
+        elif annotation.get("iscrowd") != 1:
             objects[annotation["image_id"]].append(dict(annotation))
     folder = image_folder(corpus, f"{split}2017", "coco")
 
     def items_of_row(row: dict) -> Iterator[Item | Reject]:
+        if row["id"] in shared_images:
+            raise BadInput(f"image id {row['id']!r:.40} is that of several images")
         size = [int(row["height"]), int(row["width"])]
         annotated = []
         # `pop`, so that memory shrinks as images are listed.
         for annotation in objects.pop(row["id"], ()):
             x, y, w, h = box_of(annotation.get("bbox"), "bbox", _COCO_BOX)
             category = annotation["category_id"]
-            if category not in labels:
-                raise BadInput(f"category_id {category!r:.40} is none of the file's categories")
+            if category not in labels or category in shared_categories:
+                raise BadInput(f"category_id {category!r:.40} is not one of the file's categories")
+            if (crowd := annotation.get("iscrowd")) not in (None, 0):
+                raise BadInput(f"iscrowd must be 0 or 1, got {crowd!r:.40}")
             annotated.append(
                 {
                     "label": labels[category]["name"],
@@ -87,6 +92,11 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
     _note_orphans(corpus, file, objects, (_key(row, "id") for row in images))
     yield from read_rows(corpus, file, f"coco_objects/{split}", images, items_of_row)
     yield from _of_no_image(corpus, file, f"coco_objects/{split}", loose)
+
+
+def _shared_ids(rows: list[Any]) -> set[object]:
+    counts = Counter(_key(row, "id") for row in rows)
+    return {key for key, num in counts.items() if num > 1}
 
 
 def _coco_mask(shape: Any, size: list[int]) -> Mapping[str, Any] | None:

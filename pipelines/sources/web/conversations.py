@@ -40,6 +40,7 @@ _ROLES = ("human", "gpt")
 _MEDIA = {"image": 2, "images": 2, "video": 1, "videos": 1}
 """Fields of media, and how many of them a record may have."""
 _READ = {"id", "conversations", *_MEDIA}
+_OF_TURNS = {"from of a turn", "value of a turn"}
 _OTHER_MEDIA = re.compile("image|img|photo|picture|video|audio|sound|speech|media", re.IGNORECASE)
 _SOUNDS = (".aac", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav")
 
@@ -58,22 +59,23 @@ def _read(corpus: Corpus, split: str, *, name: str) -> Listing:
         # Rows of one picture may share an id, so the words tell them apart.
         key = f"{identity}-{stable_hash(json.dumps(turns)):016x}"
         (question, answer), *more = turns
-        said = {"suffixes": (answer,), "turns": tuple(more), "part": name, "task": "conversation"}
+        fields = {"suffixes": (answer,), "turns": tuple(more), "part": name, "task": "conversation"}
         field, paths = _media_of_row(row)
-        for other in sorted(row.keys() - _READ):
+        of_turns = {f"{key} of a turn" for said in row["conversations"] for key in said}
+        for other in sorted(row.keys() - _READ | of_turns - _OF_TURNS):
             reason = f"field {other}, which {name} does not read"
             counts.add(reason if len(counts) < MAX_REASONS else "further fields", str(identity))
         if paths:
             media = tuple(_media(corpus, path, field) for path in paths)
-            asked = _without_marks(question, more, field, len(paths))
-            return Item(id=f"{name}/{split}/{paths[0]}#{key}", media=media, prefix=asked, **said)
+            asked = _without_marks(turns, field, len(paths))
+            return Item(id=f"{name}/{split}/{paths[0]}#{key}", media=media, prefix=asked, **fields)
         if name != "llava_instruct":
             counts.add("conversations without a picture", str(identity))
             return None
         if mark := _MARK.search(question):
             raise BadInput(f"{mark[1]} must name the medium of {mark[0]}, got none")
         text_id, text_file = f"{name}/{split}/text/{key}", corpus.relative(file)
-        return Item(id=text_id, media=(), text_file=text_file, prefix=question, **said)
+        return Item(id=text_id, media=(), text_file=text_file, prefix=question, **fields)
 
     yield from read_rows(corpus, file, f"{name}/{split}", rows, item_of_row)
 
@@ -109,10 +111,11 @@ def _turns(row: Mapping) -> list[tuple[str, str]]:
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _without_marks(question: str, more: list[tuple[str, str]], field: str, count: int) -> str:
+def _without_marks(turns: list[tuple[str, str]], field: str, count: int) -> str:
     """Returns the first question without the marks of its media, which must be the only ones."""
+    question = turns[0][0]
     mark = "<video>" if "video" in field and "<video>" in question else "<image>"
-    marks = _MARK.findall("\n".join((question, *sum(more, ()))))
+    marks = _MARK.findall("\n".join(sum(turns, ())))
     # A record's pictures come before its text: marks between words, of several, have no place.
     is_block = len(marks) == count and re.search(rf"(?:{mark}\s*){{{count}}}", question)
     if not is_block and (marks or field == "image"):  # Others than LLaVA need no marks.

@@ -11,7 +11,8 @@
     x.tsv         the same, with tabs; or caption <tab> path or URL, without a line of names; the
                   file of a URL is found by the URL's last part
 
-Every such file below the folder is read, lists of lines also where they are packed (.gz, .bz2,
+Every such file below the folder is read, but for those of a split such as test/ or val.tar beside
+one to train on; lists of lines also where they are packed (.gz, .bz2,
 .xz), and names in capitals; where a folder lists its own files, those. A parquet file beside a tar
 of the same stem is the metadata of that tar (img2dataset) and holds no samples; without one, a
 row's picture may be <stem>/<key>.jpg. As in webdataset, a member's key ends at the first dot of its
@@ -20,17 +21,18 @@ file name, what follows is its extension, and members whose names begin with a d
 
 import contextlib
 import itertools
-import json
 import os
 import posixpath
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from tarfile import ReadError, TarFile
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from google_crc32c import value as crc32c
 
+from pipelines.records.hashing import stable_hash
 from pipelines.records.reasons import kind_of, reason_of
 from pipelines.records.schema import BadInput, Omission, Reject, is_of_machine
 from pipelines.records.tar_members import CheckedMember
@@ -49,7 +51,7 @@ from pipelines.sources.reading.omissions import (
 )
 from pipelines.sources.reading.spec import SourceSpec, read_units
 from pipelines.sources.reading.unpacking import DAMAGE, is_packed, unpack
-from pipelines.sources.reading.values import text_of, without_absent
+from pipelines.sources.reading.values import parse_row, text_of, without_absent
 from pipelines.sources.web.tables import PICTURES, media_names, table_form
 from pipelines.sources.web.tasks import STAGE, WebImage, web_image_items
 
@@ -58,31 +60,51 @@ _TEXT_SUFFIXES = ("txt", "caption")
 _TARS = (".tar", ".tar.bz2", ".tar.gz", ".tar.xz", ".tbz", ".tbz2", ".tgz", ".txz")
 _ARCHIVES = tuple(sorted(form for suffix in _TARS for form in (suffix, suffix.upper())))
 """Extensions of archives, small and in capitals."""
+_TRAIN = frozenset({"train", "training"})
+_SPLIT = re.compile(
+    r"(?:^|/)(train|training|val|valid|validation|dev|test|testing)(?:[-_.]?\d[^/]*)?(?:/|\.[^/]*$)",
+    re.IGNORECASE,
+)
+"""A folder's or a file's name that is a split's."""
 _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
 
 
 def web_units(corpus: Corpus, split: str) -> Iterator[str]:
-    """Yields every file that holds samples; archives of one stem are one unit, named by the first.
+    """Returns every file that holds samples; archives of one stem are one unit, named by the first.
 
     Raises:
       FileNotFoundError: if there is none.
     """
-    del split  # Web corpora have none.
-    has_units = False
-    for name, holds_samples in _roles(corpus):
-        if holds_samples:
-            has_units = True
-            yield name
-    if not has_units:
+    del split  # Web corpora have one.
+    units = _roles(corpus).units
+    if not units:
         raise FileNotFoundError(
             f"{corpus.folder} holds no .tar, .tgz, .parquet, .arrow, .jsonl, .csv or .tsv file."
         )
+    return iter(units)
 
 
-def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
-    """Yields the name of each file, and whether it begins a unit, but for the rest of a unit."""
+class _Roles(NamedTuple):
+    """The files below a folder: those that begin a unit, others, and those of other splits."""
+
+    units: list[str]
+    others: list[str]
+    other_splits: dict[str, str]
+
+
+def _roles(corpus: Corpus) -> _Roles:
+    """Returns the files of a corpus, but for the rest of each unit."""
     names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
+    # A folder that states splits is read for the one to train on:
+    #
+    #     data/train-00000-of-00002.parquet   train.jsonl   train2017/a.tar      are
+    #     data/test-00000-of-00001.parquet    val.jsonl     validation/a.tar     are not
+    splits = {name: match[1].lower() for name in names if (match := _SPLIT.search(name))}
+    if _TRAIN.isdisjoint(splits.values()):
+        splits = {}
+    roles = _Roles([], [], {n: split for n, split in splits.items() if split not in _TRAIN})
+    names = [name for name in names if name not in roles.other_splits]
     # x.tar, x.tar.gz and x.parquet belong together: one unit for the archives, and no other for the
     # table. Nor are there others for what img2dataset writes beside archives or tables: statistics
     # and, in x/, the fields of the table's row once more beside its picture.
@@ -96,21 +118,26 @@ def _roles(corpus: Corpus) -> Iterator[tuple[str, bool]]:
         stem = _archive_stem(name)
         if _is_archive(name) and not is_hidden(name):
             if stem not in stems:
-                yield name, True
+                roles.units.append(name)
             stems.add(stem)
         elif stem not in beside:
-            yield name, table_form(name) is not None and not is_hidden(name)
+            holds_samples = table_form(name) is not None and not is_hidden(name)
+            (roles.units if holds_samples else roles.others).append(name)
+    return roles
 
 
 def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
-    """Yields the files that look like data and are in no unit."""
-    del split  # Web corpora have none.
-    roles = list(_roles(corpus))
-    yield from data_files(corpus, "web", (name for name, holds in roles if not holds))
+    """Yields the files that look like data and are in no unit, and those of other splits."""
+    del split  # Web corpora have one.
+    units, others, other_splits = _roles(corpus)
+    for name, other in other_splits.items():
+        reason = f"of split {other}, beside one to train on"
+        yield Omission(source=corpus.relative(corpus.folder / name), reason=reason)
+    yield from data_files(corpus, "web", others)
     yield from unfollowed(corpus)
-    lists = (corpus.folder / name for name, holds in roles if holds and table_form(name))
+    lists = (corpus.folder / name for name in units if table_form(name))
     listed = itertools.chain.from_iterable(media_names(corpus, path) for path in lists)
-    yield from unlisted_media(corpus, (name for name, _ in roles), listed)
+    yield from unlisted_media(corpus, others, listed)
 
 
 def read_web_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
@@ -184,6 +211,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     #
     #   000000012.jpg  000000012.json  000000012.txt  |  000000013.jpg …
     members: list[_NamedContent] = []
+    keys: set[int] = set()
     counts, num_members = corpus.omission_counts(path), 0
     # Opened outside of the `try`: an archive that cannot be opened may well be whole.
     with path.open("rb") as file:
@@ -205,7 +233,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
                         continue
                     key, extension = _split_name(member.name)
                     if members and members[0][0] != key:
-                        yield from _samples_of_members(base, source, members, counts)
+                        yield from _samples_of_members(base, source, members, counts, keys)
                         members = []
                     members.append((key, extension, member.name, contents.read(member, extension)))
                 _check_archive_end(archive)
@@ -219,7 +247,7 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
                 reason = f"no archive: it begins with {head!r}" if head else "empty file"
             yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
-        yield from _samples_of_members(base, source, members, counts)
+        yield from _samples_of_members(base, source, members, counts, keys)
 
 
 def _reason_unused(member: tarfile.TarInfo) -> str | None:
@@ -336,15 +364,24 @@ _NamedContent = tuple[str, str, str, Media | str]
 
 
 def _samples_of_members(
-    base: PurePosixPath, source: str, members: list[_NamedContent], counts: OmissionCounts
+    base: PurePosixPath,
+    source: str,
+    members: list[_NamedContent],
+    counts: OmissionCounts,
+    keys: set[int],
 ) -> Iterator[WebImage | Reject]:
-    """Yields the sample of a key's members, or a reject for each of its pictures."""
+    """Yields the sample of a key's members, or a reject for each of its pictures.
+
+    The hashes of the archive's keys before it are `keys`, to which its own is added.
+    """
     key = members[0][0]
     extensions = ", ".join(f".{extension}" for _, extension, _, _ in members)
 
     def reject(reason: str, key: str = key) -> Reject:
         return Reject(id=str(base / key), stage=STAGE, reason=reason, source=f"{source}/{key}")
 
+    is_apart = stable_hash(key) in keys
+    keys.add(stable_hash(key))
     # An error that a member carries makes the sample a reject, and so do two members of one name.
     seen = [extension for _, extension, _, _ in members]
     caption, metadata, images, others = "", {}, [], []
@@ -359,7 +396,7 @@ def _samples_of_members(
             return
         elif extension == "json":
             try:
-                metadata = json.loads(content)
+                metadata = parse_row(content)
             except (ValueError, RecursionError) as error:
                 yield reject(f"metadata is {reason_of(error)}")
                 return
@@ -383,7 +420,8 @@ def _samples_of_members(
                 f"{key}.{extension}",
             )
         if not pictures:
-            yield reject(f"no image among {extensions}")
+            rest = "; the key has more before, and members of a sample must follow each other"
+            yield reject(f"no image among {extensions}{rest * is_apart}")
     elif not isinstance(metadata, dict | None):
         yield reject(f"metadata is {kind_of(metadata)}, not an object")
     else:

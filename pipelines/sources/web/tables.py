@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from infra.store.raw_path import local_copy
 from pipelines.records.hashing import stable_hash
 from pipelines.records.nearest import with_nearest
-from pipelines.records.reasons import kind_of, reason_of
+from pipelines.records.reasons import POINTER, kind_of, reason_of
 from pipelines.records.schema import BadInput, Reject, is_of_machine
 from pipelines.sources.reading.corpus import Corpus, with_partition
 from pipelines.sources.reading.csv_cells import csv_cells, csv_columns, parse_cell
@@ -24,7 +24,7 @@ from pipelines.sources.reading.hub import column_names, is_inline, picture_cell,
 from pipelines.sources.reading.item import Media
 from pipelines.sources.reading.omissions import is_hidden
 from pipelines.sources.reading.unpacking import PACKINGS, DamagedFile, open_lines
-from pipelines.sources.reading.values import text_of, without_absent
+from pipelines.sources.reading.values import parse_row, text_of, without_absent
 from pipelines.sources.web.tasks import ANNOTATIONS, CAPTIONS, STAGE, WebImage
 
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes", "images", "jpeg", "webp")
@@ -111,12 +111,15 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
                 raise
             message = " ".join(str(error).split())[:120]
             form = _table_suffix(path.name).removeprefix(".")
+            with local.open("rb") as file:
+                if file.read(len(POINTER)) == POINTER:
+                    message = "it is a pointer of Git LFS; get the files by git lfs pull"
             yield _reject_row(corpus, path, None, f"damaged {form}: {message}")
 
 
 def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     """Yields a sample per line."""
-    yield from _read_lines(corpus, path, json.loads)
+    yield from _read_lines(corpus, path, parse_row)
 
 
 def read_tsv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:

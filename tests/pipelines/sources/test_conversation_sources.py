@@ -67,6 +67,7 @@ def test_captions_lie_in_a_folder_of_their_own(tmp_path: Path, read_source):
         (row("What?", "A cup."), "<image> must be once in a conversation, in its first question"),
         (row("<image> a <image>", "A cup."), "<image> must be once"),
         (row("<image>", "A.", "and <image>?", "B."), "<image> must be once"),
+        (row("<image>", "The <image> shows red."), "<image> must be once"),
         (row("<image>\nWhat?"), "conversations must be of human and gpt in turn, got ['human']"),
         (row(conversations=[]), "conversations must be of human and gpt in turn, got []"),
         (row(conversations=said("<image>", "a")[:1] * 2), "must be of human and gpt in turn"),
@@ -102,6 +103,19 @@ def test_a_row_that_is_none_is_a_reject(tmp_path: Path, read_source, wrong: Any,
     items, rejects = read_source("llava_instruct", "train", tmp_path)
     assert len(items) == 1
     assert [reason in reject.reason for reject in rejects] == [True], rejects
+
+
+@pytest.mark.parametrize("more", [{"weight": 0}, {"loss": False}])
+def test_what_a_turn_states_beside_its_text_is_in_the_account(tmp_path: Path, more: dict):
+    talk = row("<image>\nWhat?", "A cup.")
+    talk["conversations"][1] |= more
+    put_json(tmp_path / FILE, [talk])
+    corpus = Corpus(tmp_path, "llava_instruct", UnpackedMedia())
+    (item,) = source_spec("llava_instruct").read_splits(corpus, "train")
+    assert isinstance(item, Item)
+    (omission,) = corpus.omissions()
+    (name,) = more
+    assert omission.reason == f"field {name} of a turn, which llava_instruct does not read"
 
 
 def test_an_instruction_without_a_picture_is_text_alone(tmp_path: Path, read_source):

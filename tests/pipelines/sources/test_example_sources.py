@@ -54,6 +54,22 @@ def pixels(root: Path, items: list[Item]) -> list[bytes]:
     return [reader.read(media) for item in items for media in item.media]
 
 
+def test_a_sequence_example_is_none(tmp_path, encoded):
+    plain = example(image__encoded=encoded(seed=1), image__caption="Noise")
+    lists = tensorflow.train.FeatureLists(
+        feature_list={"boxes": tensorflow.train.FeatureList(feature=[tensorflow.train.Feature()])}
+    )
+    sequence = tensorflow.train.SequenceExample.FromString(plain)
+    sequence.feature_lists.CopyFrom(lists)
+    path = tmp_path / "tfrecord/train.tfrecord"
+    put_records(path, plain, sequence.SerializeToString())
+    items, (reject,) = read(
+        tmp_path, "tfrecord", features={k: MAP[k] for k in ("image", "caption")}
+    )
+    assert len(items) == 1
+    assert "no tf.train.Example: it has the fields 1 and 2" in reject.reason
+
+
 def test_bytes_are_found_in_the_record(tmp_path, encoded):
     records = [
         example(image__encoded=encoded(seed=n), image__caption=f"Noise {n}", image__id=f"a{n}")

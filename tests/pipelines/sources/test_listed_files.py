@@ -11,7 +11,7 @@ from pipelines.records.tfrecord import write_shard
 from pipelines.sources.reading.corpus import Corpus, UnpackedMedia
 from pipelines.sources.registry import source_spec
 from tests.pipelines.sources.reading.test_odd_inputs import Listed, picture, write_tar
-from tests.pipelines.sources.writing import put_json, put_lines, put_text
+from tests.pipelines.sources.writing import put_json, put_text
 
 
 def put_table(path: Path, *captions: str) -> None:
@@ -51,10 +51,10 @@ def test_a_saved_dataset_is_the_files_of_its_state(tmp_path, folder):
 
 
 def test_two_saved_datasets_have_a_list_each(tmp_path):
-    for split, caption in (("train", "a fig"), ("test", "a pear")):
-        put_table(tmp_path / f"web/{split}/data-00000-of-00001.arrow", caption)
-        put_table(tmp_path / f"web/{split}/data-00000-of-00003.arrow", "stale")
-        put_state(tmp_path / f"web/{split}", "data-00000-of-00001.arrow")
+    for folder, caption in (("figs", "a fig"), ("pears", "a pear")):
+        put_table(tmp_path / f"web/{folder}/data-00000-of-00001.arrow", caption)
+        put_table(tmp_path / f"web/{folder}/data-00000-of-00003.arrow", "stale")
+        put_state(tmp_path / f"web/{folder}", "data-00000-of-00001.arrow")
     assert sorted(captions(Listed(tmp_path))) == ["a fig", "a pear"]
 
 
@@ -74,24 +74,41 @@ def test_a_cache_of_datasets_is_named_without_a_list_too(tmp_path, name):
     ]
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"raw_data": {"basename": "0.jsonl", "bytes": 5}, "zip_data": None},
-        {"raw_data": {"basename": "0.csv"}, "zip_data": {"basename": "./0.jsonl"}},
-    ],
-)
-def test_the_index_of_a_streaming_dataset_is_followed(tmp_path, entry):
-    (tmp_path / "web/x").mkdir(parents=True)
-    (tmp_path / "web/x/a.png").write_bytes(picture(3))
-    put_lines(tmp_path / "web/0.jsonl", [{"image": "x/a.png", "caption": "a fig"}])
-    put_lines(tmp_path / "web/1.jsonl", [{"image": "x/a.png", "caption": "stale"}])
-    put_json(tmp_path / "web/index.json", {"version": 2, "shards": [entry]})
+@pytest.mark.parametrize("folder", ["", "deep/figs/"])
+def test_shards_of_a_streaming_dataset_are_refused_by_their_index(tmp_path, folder):
+    put_table(tmp_path / "web/a.parquet", "a fig")
+    shard = {"format": "json", "raw_data": {"basename": "0.jsonl"}, "zip_data": None}
+    put_json(tmp_path / f"web/{folder}index.json", {"version": 2, "shards": [shard]})
+    with pytest.raises(ValueError, match=f"web/{folder}index.json lists shards of MosaicML's"):
+        Listed(tmp_path)
+
+
+SPLITS = {
+    "": "data/{}-00000-of-00001.parquet",
+    "as a folder": "{}/a.parquet",
+    "of a year": "{}2017/b.parquet",
+    "with a point": "{}.0.parquet",
+}
+
+
+@pytest.mark.parametrize("name", SPLITS.values(), ids=SPLITS)
+def test_of_a_folder_with_splits_the_one_to_train_on_is_read(tmp_path, name):
+    for split in ("train", "val", "Test", "validation"):
+        put_table(tmp_path / "web" / name.format(split), split)
+    put_table(tmp_path / "web/testimony-1.parquet", "no split")
     listed = Listed(tmp_path)
-    assert captions(listed) == ["a fig"]
-    assert [(o.source, o.reason) for o in listed.omissions] == [
-        ("web/1.jsonl", "not listed in index.json")
-    ]
+    assert sorted(captions(listed)) == ["no split", "train"]
+    assert {o.source: o.reason for o in listed.omissions} == {
+        f"web/{name.format(split)}": f"of split {split.lower()}, beside one to train on"
+        for split in ("val", "Test", "validation")
+    }
+
+
+def test_without_a_split_to_train_on_all_files_are_read(tmp_path):
+    for split in ("val", "test"):
+        put_table(tmp_path / f"web/{split}/a.parquet", split)
+    listed = Listed(tmp_path)
+    assert (sorted(captions(listed)), listed.omissions) == (["test", "val"], set())
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, [1, 2], {"shards": 7}, "text"])
@@ -162,7 +179,7 @@ def test_a_name_that_is_like_a_mark_is_none(tmp_path, name):
 def test_archives_that_no_list_names_are_in_the_account(tmp_path):
     for name in ("0.tar", "1.tar"):
         write_tar(tmp_path / f"web/{name}", [("0.png", picture(1)), ("0.txt", name)])
-    put_json(tmp_path / "web/index.json", {"shards": [{"raw_data": {"basename": "1.tar"}}]})
+    put_state(tmp_path / "web", "1.tar")
     listed = Listed(tmp_path)
     assert captions(listed) == ["1.tar"]
     assert {o.source for o in listed.omissions} == {"web/0.tar"}

@@ -205,9 +205,10 @@ def test_an_object_without_a_mask_is_detected(tmp_path, shape):
         ({**BOX, "bbox": [1, 2, 3]}, "four numbers x, y, width, height, got [1, 2, 3]"),
         ({**BOX, "bbox": [1, 2, float("nan"), 3]}, "got [1, 2, nan, 3]"),
         ({**BOX, "bbox": {"x": 1}}, "got {'x': 1}"),
-        ({**BOX, "category_id": 9}, "category_id 9 is none of the file's categories"),
+        ({**BOX, "category_id": 9}, "category_id 9 is not one of the file's categories"),
         ({"bbox": [1, 2, 3, 4]}, "annotation names no image (image_id)"),
         (None, "annotation names no image (image_id): None"),
+        ({**BOX, "iscrowd": "0"}, "iscrowd must be 0 or 1, got '0'"),
     ],
 )
 def test_an_odd_annotation_costs_its_picture_and_no_run(tmp_path, odd, reason):
@@ -216,6 +217,23 @@ def test_an_odd_annotation_costs_its_picture_and_no_run(tmp_path, odd, reason):
     assert {i.media[0].path for i in items} == {"coco/train2017/2.jpg"}
     (reject,) = rejects
     assert reason in reject.reason
+
+
+@pytest.mark.parametrize("field", ["images", "categories"])
+def test_an_id_of_two_is_that_of_none(tmp_path, field):
+    coco(tmp_path, BOX, {**BOX, "image_id": 2})
+    file = tmp_path / "coco/annotations/instances_train2017.json"
+    raw = json.loads(file.read_text())
+    raw[field].append({**raw[field][0], "file_name": "9.jpg", "name": "other"})
+    put_json(file, raw)
+    items, rejects = read(tmp_path, "coco_objects")
+    if field == "images":
+        assert {i.media[0].path for i in items} == {"coco/train2017/2.jpg"}
+        assert {"image id 1 is that of several images"} == {r.reason for r in rejects}
+        assert len(rejects) == 2
+    else:
+        assert not items
+        assert all("is not one of the file's categories" in r.reason for r in rejects)
 
 
 def test_annotations_of_images_that_no_list_has_are_in_the_account(tmp_path):

@@ -54,16 +54,25 @@ def test_boxes_and_masks_are_those_of_the_padded_square():
     assert padded.sum() == mask.sum()
     # What lies above the picture would lie in the bars, where it is nothing.
     with pytest.raises(BadInput, match="is empty in 40x20"):
-        render_record(dataclasses.replace(item, boxes=((10, -8, 30, -2),)), [pixels])
+        render_record(dataclasses.replace(item, boxes=((10, -2, 30, -1),)), [pixels])
 
 
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=4), st.booleans())
 def test_a_box_in_fractions_is_refused_and_not_drawn_in_the_corner(box, integers):
     numbers = [float(round(value)) for value in box] if integers else box
     with pytest.raises(BadInput, match="box must be in pixels"):
-        check_pixels([numbers, numbers])
-    check_pixels([[*numbers[:3], 2.0]])
-    check_pixels([numbers, [2.0, 2.0, 9.0, 9.0]])  # One tiny box among others is an annotator's.
+        check_pixels([numbers, numbers], (40, 20))
+    check_pixels([[*numbers[:3], 2.0]], (40, 20))
+    # One tiny box among others is an annotator's.
+    check_pixels([numbers, [2.0, 2.0, 9.0, 9.0]], (40, 20))
+
+
+# Thousandths of the sides, or numbers of a picture of another size.
+@pytest.mark.parametrize("box", [(100, 200, 500, 900), (0, 0, 1000, 1000), (-400, 3, 100, 100)])
+def test_a_box_that_ends_far_outside_is_refused_and_not_clipped(box):
+    with pytest.raises(BadInput, match=r"pixels of the picture, got \[.*\] in 640x480$"):
+        check_pixels([(1, 2, 9, 9), box], (640, 480))
+    check_pixels([(-60, -40, 700, 520)], (640, 480))  # A little outside: it is clipped.
 
 
 def test_rectangle_covers_its_pixels():

@@ -57,6 +57,52 @@ def test_a_language_is_one_word_of_a_prompt(language, blanks):
             language_of(f"en{inner}de", "lang")
 
 
+# Rows.
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+@pytest.mark.parametrize("cell", ['"5 inch screen', '"red" apple', '"a" and "b"'])
+def test_a_stray_quote_costs_its_lines_and_is_named(tmp_path, delimiter, cell):
+    rows = [["image", "caption"], ["a.png", "one"], [cell, "two"], ["a.png", "three"]]
+    rows += [["a.png", 'says "hi"'], ["a.png", '"five, with ""quotes"""']]
+    name = "web/a.csv" if delimiter == "," else "web/a.tsv"
+    write_rows(tmp_path, [], name)
+    (tmp_path / name).write_text("".join(delimiter.join(row) + "\n" for row in rows))
+    listed = Listed(tmp_path)
+    read = [text for item in listed.items for text in item.suffixes]
+    (reject,) = listed.rejects
+    first, last = map(int, re.findall(r"lines (\d+) to (\d+)", reject.reason)[0])
+    assert first == 3
+    # Every line is in a record, or among those that the reject names.
+    assert read == [text for n, text in enumerate(
+        ["one", "two", "three", 'says "hi"', 'five, with "quotes"'], start=2
+    ) if not first <= n <= last]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ['{"image": "a.png", "caption": "x", "caption": "y"}',
+    '{"image": "a.png", "qa": [{"question": "?", "answer": "x", "answer": "y"}]}'])  # fmt: skip
+@pytest.mark.parametrize("container", ["lines", "own", "member"])
+def test_a_name_that_is_twice_in_a_row_is_not_chosen_from(tmp_path, row, container):
+    name = {"lines": "web/a.jsonl", "own": "jsonl/train.jsonl", "member": "web/a.tar"}[container]
+    write_rows(tmp_path, [], name)
+    if container == "member":
+        write_tar(tmp_path / name, [("1.png", picture(3)), ("1.json", row), ("1.txt", "x")])
+    else:
+        (tmp_path / name).write_text(row)
+    listed = Listed(tmp_path, "jsonl" if container == "own" else "web")
+    assert not listed.items
+    (reject,) = listed.rejects
+    assert re.search(r"'(caption|answer)' is there twice$", reject.reason)
+
+
+def test_members_that_lie_apart_are_told_so(tmp_path):
+    write_tar(tmp_path / "web/a.tar", [
+        ("0.png", picture(1)), ("1.png", picture(2)), ("0.txt", "a"), ("1.txt", "b")
+    ])  # fmt: skip
+    reasons = Listed(tmp_path).reasons.values()
+    assert [r for r in reasons if "members of a sample must follow each other" in r]
+
+
 LISTED = ("ocr", "objects", "qa")
 ODD = st.recursive(
     st.one_of(ABSENT, st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3)),
