@@ -151,6 +151,8 @@ def unread_format(data: bytes) -> str:
     brands = {data[at : at + 4] for at in (8, *range(16, min(int.from_bytes(data[:4]), 64), 4))}
     if data.startswith(POINTER):
         return "a pointer of Git LFS, not the picture; get the files by git lfs pull"
+    if data.startswith((b"II*\0", b"MM\0*")):
+        return "a TIFF of a kind that Pillow does not read; save it as PNG"
     if data[4:8] == b"ftyp":
         for name, (accepted, plugin) in _UNREAD.items():
             if brands & set(accepted):

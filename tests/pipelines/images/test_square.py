@@ -327,6 +327,7 @@ def test_exif_orientation_is_applied(orientation, turns):
     [
         (b"", "empty file"),
         (b"<html>", "not one of JPEG"),
+        (b"II*\0" + bytes(99), "a TIFF of a kind that Pillow does not read"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
         (save(Image.new("RGB", (1, 9))), "too small: 1x9, min_side=2"),
         (save(Image.new("RGB", (200, 60))), "too large: 200x60, max_pixels=10000"),
