@@ -1,11 +1,11 @@
 """ID-Selection: features that are important and unlike each other, chosen without training.
 
 Source: arXiv:2604.05601 (April 2026), equations 7 to 9: the token i of the highest score S is
-chosen, and every other score falls by how near its token is, S_j - exp(-20 (1 - cos_ij)^2) S_i. It
-may fall below 0: where all features look alike, as those of a tower do, all soon have, and their
-order below 0 is what is left to choose by. The paper takes S from the class token's attention, or
-from the text's; a connector sees features alone, so S is a feature's similarity to the mean of its
-image's, between 0 and 1 [ours].
+chosen, and every other score falls by how near its token is, S_j - exp(-20 (1 - cos_ij)^2) |S_i|.
+The paper has no | |. A score may fall below 0: where all features look alike, as those of a tower
+do, all soon have, and without it the next choice would raise what is near it, copies first [ours].
+The paper takes S from the class token's attention, or from the text's; a connector sees features
+alone, so S is a feature's similarity to the mean of its image's, between 0 and 1 [ours].
 """
 
 import typing
@@ -67,7 +67,7 @@ def choose(features: Float[Array, "B P C"], count: int) -> Int32[Array, "B N"]:
         row = jnp.take_along_axis(nearness, best[:, None, None], axis=1)[:, 0]
         score = jnp.take_along_axis(scores, best[:, None], axis=1)
         is_best = jnp.arange(scores.shape[1])[None] == best[:, None]
-        scores = jnp.where(is_best, -jnp.inf, scores - row * score)  # Never chosen again.
+        scores = jnp.where(is_best, -jnp.inf, scores - row * jnp.abs(score))  # Never chosen again.
         return scores, chosen.at[:, i].set(best.astype(jnp.int32))
 
     empty = jnp.zeros((features.shape[0], count), jnp.int32)

@@ -515,6 +515,7 @@ def loss_weights(mask_loss: jax.Array, equal: LossWeights = "examples") -> jax.A
     # over devices of the sums of 6 and 2 quarters of a loss is that of 8 eighths.
     has_loss = (mask_loss > 0).astype(jnp.float32)
     if equal == "tokens":
-        return has_loss / jnp.maximum(mean_of_rows(jnp.sum(has_loss)), 1.0)
+        mean = mean_of_rows(jnp.sum(has_loss))  # Below 1 where devices outnumber targets.
+        return has_loss / jnp.where(mean > 0, mean, 1.0)
     count = jnp.maximum(jnp.sum(has_loss, axis=1, keepdims=True), 1.0)
     return has_loss / count / len(has_loss)

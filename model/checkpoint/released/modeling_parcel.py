@@ -314,9 +314,8 @@ class IdSelection(nn.Module):
         chosen = []
         for _ in range(budget):
             best = scores.argmax(dim=1)
-            fallen = (scores - nearness[rows, best] * scores[rows, best, None]).clamp(min=0.0)
-            scores = torch.where(scores < 0, scores, fallen)
-            scores[rows, best] = -1.0
+            scores = scores - nearness[rows, best] * scores[rows, best, None].abs()
+            scores[rows, best] = -torch.inf
             chosen.append(best)
         places = torch.stack(chosen, dim=1).sort(dim=1).values
         return features[rows[:, None], places]

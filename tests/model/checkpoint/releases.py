@@ -72,11 +72,14 @@ def random_params(cfg: ModelConfig) -> vlm.Params:
     # Of seven blocks with norms of heads, whose scale is stored minus 1, larger ones would make
     # rounding grow beyond what is compared.
     middle = 0.0 if cfg.text.family == "gemma3" else 1.0
+    # Features of a trained tower look alike; a choice among them must be the same then, too.
+    alike = 3.0 * (cfg.connector.kind == "id_selection")
     return unflatten_params(
         {
             path: np.asarray(
                 0.2 * rng.normal(size=leaf.shape)
-                + path.endswith("scale") * (middle if path.startswith("text/") else 1.0),
+                + path.endswith("scale") * (middle if path.startswith("text/") else 1.0)
+                + (path == "vision/norm/bias") * alike,
                 np.float32,
             )
             for path, leaf in flatten_params(vlm.abstract_params(cfg))

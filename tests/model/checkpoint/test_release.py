@@ -93,7 +93,10 @@ def computed(
 @pytest.mark.deep
 @pytest.mark.parametrize(
     "name",
-    day_slice([*CONFIGS], ["vanilla", "m3", "mqt", "parcel", "capped", "own", *PAIRS, "own-llava"]),
+    day_slice(
+        [*CONFIGS],
+        ["vanilla", "m3", "mqt", "parcel", "id_selection", "capped", "own", *PAIRS, "own-llava"],
+    ),
 )
 def test_transformers_computes_what_we_do(
     name: str, computed: tuple[Path, dict], pieces_of: dict[str, Path]

@@ -38,7 +38,7 @@ def test_choice_follows_the_equations(alike: float):
             rest = [i for i in range(25) if i not in expected]
             best = max(rest, key=lambda i: scores[i])
             expected.append(best)
-            scores = scores - np.exp(-20 * (1 - cosine[best]) ** 2) * scores[best]
+            scores = scores - np.exp(-20 * (1 - cosine[best]) ** 2) * abs(scores[best])
         assert_array_equal(chosen, expected)
 
 

@@ -21,7 +21,7 @@ from model.train.loop import StagePaths, fit
 from model.train.start import starting_params
 from model.train.step import (
     Rates, StepPrograms, _step, abstract_inputs, abstract_state, are_finite, dropout_key,
-    make_state,
+    loss_weights, make_state,
 )
 from tests.model.tiny_model import tiny_model
 
@@ -87,6 +87,19 @@ for microbatch in (None, 1):
     assert bool(are_finite(state.trained, mesh))
     results.append([metrics.loss, *metrics.norms.values()])
 np.testing.assert_allclose(*results, rtol=2e-6)
+
+# Fewer targets than devices, by tokens: the mean over devices is that over the targets.
+wanted = np.zeros((8, 3))
+wanted[0, :2] = wanted[5, 1] = 1
+losses = np.arange(24.0).reshape(8, 3)
+
+def weighed(mask, losses):
+    return sharding.mean_of_rows((loss_weights(mask, "tokens") * losses).sum())
+
+rows = jax.P(mesh.axis_names)
+mean = jax.jit(jax.shard_map(weighed, mesh=mesh, in_specs=rows, out_specs=jax.P()))
+np.testing.assert_allclose(mean(wanted, losses), losses[wanted > 0].mean(), rtol=1e-6)
+
 path = "text/blocks/gate"
 broken = {**state.trained, path: state.trained[path].at[0, 0, 0].set(np.nan)}
 assert not bool(are_finite(broken, mesh))
