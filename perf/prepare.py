@@ -127,8 +127,9 @@ def run_pool(config: PrepareConfig, source: str, data_root: str, work: str) -> s
         pool.starmap(_join_shard, [(s, cuts[s], parts) for s in shards], chunksize=1)
         pool.close()
         pool.join()
-    # All shards are there, so that only the balance and the description are left to make.
-    WorkFolder(job).files.put("code", job.code.encode())
+    # All shards are there, marked as `make_dataset` marks the work of its code, so that only the
+    # balance and the description are left to make.
+    WorkFolder(job).files.put("code", f"{job.code} {job.decoder}".encode())
     return run_graph(config, source, data_root, work)
 
 
