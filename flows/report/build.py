@@ -8,7 +8,7 @@ from typing import Any
 from flows.report.average import group_means
 from flows.report.cells import Cell, Plan, Report, Score, Section
 from flows.report.compare import CellRows, by_method, compare_methods, row_of
-from flows.report.interval import ScoreInterval, estimate_intervals
+from flows.report.interval import ScoreInterval, estimate_intervals, find_outlier_rows
 from flows.report.items import (
     Items,
     mean_item_score,
@@ -110,7 +110,7 @@ def _plan_report(
 
 
 _ScoresByCell = dict[tuple[str, str, int], dict[int, Score]]
-_IntervalsByCell = dict[tuple[str, str, int], tuple[ScoreInterval, float | None]]
+_IntervalsByCell = dict[tuple[str, str, int], tuple[ScoreInterval, float | None, bool]]
 
 
 def _scores_by_cell(scores: Iterable[Score], plan: Plan) -> _ScoresByCell:
@@ -149,7 +149,7 @@ def _cell_intervals(
     guesses: Mapping[str, Items],
     plan: Plan,
 ) -> _IntervalsByCell:
-    """Returns the interval of each cell's mean, and the standard error of its margin."""
+    """Returns each cell's interval, its margin's standard error, and whether seeds are outliers."""
     found: _IntervalsByCell = {}
     pretraining_of = plan.pretraining_of
     for keys in by_method(by_cell):
@@ -160,7 +160,8 @@ def _cell_intervals(
         blind = [(chance.get(key[0]), guesses.get(key[0], {})) for key in keys]
         intervals = estimate_intervals(of_keys, numbers)
         errors = margin_errors(of_keys, blind, numbers)
-        found.update(zip(keys, zip(intervals, errors, strict=True), strict=True))
+        outliers = find_outlier_rows(of_keys, numbers)
+        found.update(zip(keys, zip(intervals, errors, outliers, strict=True), strict=True))
     return found
 
 
@@ -186,7 +187,9 @@ def _build_section(
     def cell(method: str, budget: int) -> Cell:
         seeds = by_cell.get((benchmark, method, budget), {})
         scores = _in_order(seeds, plan)
-        interval, error = intervals.get((benchmark, method, budget), (None, None))
+        interval, error, is_outlier = intervals.get(
+            (benchmark, method, budget), (None, None, False)
+        )
         return Cell(
             **shared,
             **summarize_scores([s.score for s in scores]),
@@ -203,6 +206,7 @@ def _build_section(
             pretrainings=interval.pretrainings if interval else 0,
             items=interval.items if interval else 0,
             pictures=interval.pictures if interval else 0,
+            has_outlier_seeds=is_outlier,
         )
 
     # `cell` above reads `costs` and `reference`, which are set from here on. It is first called

@@ -273,6 +273,7 @@ class Cell:
       retention_high: upper end of that interval.
       seeds_known: whether `n` and `expected` are numbers of seeds. If not, the mean is over an
         unknown number of them, and counts as one of one.
+      has_outlier_seeds: whether its seeds differ far more than the method's on other benchmarks.
     """
 
     benchmark: str
@@ -297,6 +298,7 @@ class Cell:
     retention_low: float | None = None
     retention_high: float | None = None
     seeds_known: bool = True
+    has_outlier_seeds: bool = False
 
     @property
     def margin(self) -> float | None:
@@ -368,6 +370,7 @@ class Comparison(InView):
       worse: number of benchmarks on which it is worse, likewise.
       resolution: image side [pixels]; None if the report holds one resolution only.
       backbone: name of the backbone; None if the report holds one only.
+      reason: why it has no interval, although seeds or items are known; "" otherwise.
     """
 
     method: str
@@ -390,6 +393,7 @@ class Comparison(InView):
     other_budget: int | None = None
     resolution: int | None = None
     backbone: str | None = None
+    reason: str = ""
 
     @property
     def stands(self) -> bool:

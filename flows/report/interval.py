@@ -27,7 +27,12 @@ from jaxtyping import Int
 from scipy import optimize, special, stats
 
 from flows.report.paired_scores import SCALE, PairedScores
-from flows.report.seeds_variance import SeedSpread, seeds_variances, with_typical_answers
+from flows.report.seeds_variance import (
+    SeedSpread,
+    find_outliers,
+    seeds_variances,
+    with_typical_answers,
+)
 from flows.report.sources_variance import (
     SourceSpread,
     linked_rows,
@@ -69,6 +74,7 @@ class ScoreInterval:
       pictures: number of pictures or videos that these items are about.
       detectable: distance from 0 that a true mean needs to be called different from 0 in 80 of 100
         such studies; None like `low`, and where it was not asked for.
+      reason: why there is no interval, although seeds or items are known; "" otherwise.
     """
 
     mean: float
@@ -81,6 +87,7 @@ class ScoreInterval:
     items: int = 0
     pictures: int = 0
     detectable: float | None = None
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,6 +176,15 @@ def estimate_intervals(
         _interval(spreads, list(itertools.islice(variances, len(spreads.seeds))), level, num_tests)
         for spreads in single
     ]
+
+
+def find_outlier_rows(
+    rows: Sequence[PairedScores], pretrainings: Sequence[Sequence[int]]
+) -> list[bool]:
+    """Returns whether the seeds of each benchmark differ far more than those of the others."""
+    single = [_Spreads.of([row], of).seeds for row, of in zip(rows, pretrainings, strict=True)]
+    outliers = iter(find_outliers([spread for seeds in single for spread in seeds]))
+    return [any([next(outliers) for _ in seeds]) for seeds in single]
 
 
 def _interval(

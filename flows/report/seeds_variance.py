@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
+from flows.report.spread import LEVEL
 from flows.report.variance import Variance
 
 PRIOR_SCALE = 3.0
@@ -96,19 +97,9 @@ def with_typical_answers(spreads: Sequence[SeedSpread]) -> Sequence[SeedSpread]:
 def seeds_variances(spreads: Sequence[SeedSpread]) -> list[Variance]:
     """Returns the variance of each mean over seeds, moderated over the trainings of all."""
     own = [Variance.estimated(spread.variance, spread.freedom) for spread in spreads]
-    # Where single answers hardly differ, the seeds' squares are all that is known.
-    known = [
-        place
-        for place, spread in enumerate(spreads)
-        if spread.answers and spread.variance < _LARGEST_RATIO * spread.answers
-    ]
+    known, ratios, fits = _fitted_ratios(spreads)
     if not known:
         return own
-    # Column by column the same seeds' variance of a single answer's; `RATIOS` of a typical number.
-    counts = np.array([spreads[place].num_answers for place in known])
-    sizes = counts / np.exp(np.log(counts).mean())
-    ratios = 1 + np.multiply.outer(sizes, RATIOS - 1)
-    fits = np.array([_log_likelihood(spreads[p], of) for p, of in zip(known, ratios, strict=True)])
     has_items = not np.isinf(spreads[known[0]].answers_freedom)
     priors = _priors(
         fits,
@@ -118,6 +109,58 @@ def seeds_variances(spreads: Sequence[SeedSpread]) -> list[Variance]:
     for place, of, fit, prior in zip(known, ratios, fits, priors, strict=True):
         own[place] = _posterior(spreads[place], of, fit, prior)
     return own
+
+
+def find_outliers(spreads: Sequence[SeedSpread]) -> list[bool]:
+    """Returns whether the seeds of each training, with items, differ far more than the others'.
+
+    All others are taken to have one variance of their seeds, in units of a single answer's. A
+    training is an outlier if one like them would have squares as large as its own, or larger, with
+    a chance of at most 5 % over the number of trainings.
+
+    Source: Cochran, Annals of Eugenics 11, 1941 (ISO 5725-2), for the test of one variance;
+    Marshall and Spiegelhalter, Bayesian Analysis 2(2), 2007, for a prediction from the others.
+    """
+    outliers = [False] * len(spreads)
+    known, ratios, fits = _fitted_ratios(spreads)
+    names, of_rows = np.unique([str(spreads[p].training) for p in known], return_inverse=True)
+    if len(names) < 2:
+        return outliers
+    shown = np.array([fits[of_rows == number].mean(axis=0) for number in range(len(names))])
+    # The others' likelihoods make one distribution of their ratio, which predicts these squares.
+    others = shown.sum(axis=0) - shown
+    chances = _WITH_ITEMS @ _PARTS * np.exp(others - others.max(axis=1, keepdims=True))
+    chances /= chances.sum(axis=1, keepdims=True)
+    for place, of, chance in zip(known, ratios, chances[of_rows], strict=True):
+        spread = spreads[place]
+        assert spread.answers
+        scaled = spread.variance / spread.answers / of
+        beyond = special.fdtrc(spread.freedom, spread.answers_freedom, scaled) @ chance
+        outliers[place] = bool(beyond <= LEVEL / len(names))
+    return outliers
+
+
+def _fitted_ratios(
+    spreads: Sequence[SeedSpread],
+) -> tuple[list[int], Float[np.ndarray, "T R"], Float[np.ndarray, "T R"]]:
+    """Returns the places of trainings whose ratio tells something, the ratios, and their fits.
+
+    Column by column the ratios are of the same seeds' variance of a single answer's; `RATIOS` are
+    those of a typical number of answers. A fit is the logarithm of a ratio's likelihood.
+    """
+    # Where single answers hardly differ, the seeds' squares are all that is known.
+    known = [
+        place
+        for place, spread in enumerate(spreads)
+        if spread.answers and spread.variance < _LARGEST_RATIO * spread.answers
+    ]
+    if not known:
+        return known, np.zeros((0, len(RATIOS))), np.zeros((0, len(RATIOS)))
+    counts = np.array([spreads[place].num_answers for place in known])
+    sizes = counts / np.exp(np.log(counts).mean())
+    ratios = 1 + np.multiply.outer(sizes, RATIOS - 1)
+    fits = np.array([_log_likelihood(spreads[p], of) for p, of in zip(known, ratios, strict=True)])
+    return known, ratios, fits
 
 
 def _mixture() -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, "M R"]]:

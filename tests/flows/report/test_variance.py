@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from flows.report.seeds_variance import PRIOR_CHANCE, PRIOR_SCALE, SeedSpread, seeds_variances
+from flows.report.seeds_variance import (
+    PRIOR_CHANCE,
+    PRIOR_SCALE,
+    SeedSpread,
+    find_outliers,
+    seeds_variances,
+)
 from flows.report.variance import Variance
 
 LEVELS = (0.05, 0.05 / 43, 1e-4)
@@ -126,6 +132,44 @@ def test_benchmarks_of_one_training_count_as_one():
     once = seeds_variances([*own, of_seeds(30.0, "twin")])[0]
     thrice = seeds_variances([*own, *[of_seeds(30.0, "twin")] * 3])[0]
     assert once.half_width(0.05) == pytest.approx(thrice.half_width(0.05))
+
+
+def test_only_seeds_that_differ_far_more_than_those_of_other_trainings_are_outliers():
+    rng = np.random.default_rng(0)
+    quiet = [of_seeds(v, str(k)) for k, v in enumerate(rng.chisquare(2, 26) / 2)]
+    assert find_outliers([*quiet, of_seeds(30.0, "noisy")]) == [False] * 26 + [True]
+    assert not any(find_outliers([*quiet, of_seeds(3.0, "usual")]))
+    # Of all others that are as noisy, none is; nor is one that has no other.
+    assert not any(find_outliers([of_seeds(30 * s.variance, str(s.training)) for s in quiet]))
+    twin = of_seeds(3000.0, "twin")
+    assert find_outliers([twin, twin]) == [False, False]
+    assert find_outliers([*quiet, twin, twin]) == [False] * 26 + [True, True]
+    unknown = SeedSpread(training="a", variance=2.0, freedom=2)
+    assert find_outliers([]) == []
+    assert find_outliers([unknown, unknown]) == [False, False]
+
+
+def test_seeds_of_a_larger_benchmark_may_show_more():
+    """Seeds as different as an answer of 100: ratio 2 there, 51 with 5,000 answers."""
+    rng = np.random.default_rng(0)
+    small = [
+        dataclasses.replace(of_seeds(2 * v, str(k)), num_answers=100)
+        for k, v in enumerate(rng.chisquare(2, 24) / 2)
+    ]
+    large = dataclasses.replace(of_seeds(51.0, "large"), num_answers=5000)
+    assert not any(find_outliers([*small, large]))
+    assert find_outliers([*small, dataclasses.replace(large, num_answers=100)])[-1]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 5.0])
+def test_of_trainings_alike_one_is_an_outlier_in_5_of_100_tables(ratio: float):
+    rng, num = np.random.default_rng(1), 300
+    tables = [
+        [of_seeds(ratio * v, str(k)) for k, v in enumerate(rng.chisquare(2, 9) / 2)]
+        for _ in range(num)
+    ]
+    found = sum(any(find_outliers(spreads)) for spreads in tables) / num
+    assert 0.01 <= found <= 0.05 + 3 * (0.05 * 0.95 / num) ** 0.5
 
 
 @pytest.mark.slow
