@@ -33,6 +33,7 @@ from model.prompt.template import BEFORE_IMAGES
 from model.text.decoder import Adapter, Decoder, Rows
 from model.text.dropout import Dropout
 from model.text.loss import chunked_losses, weighted_loss
+from model.text.packing import Packing
 from model.vision.layers import Linear
 from model.vision.tower import Tower
 
@@ -236,6 +237,7 @@ def loss(
     label_smoothing: float = 0.0,
     dropout: Dropout | None = None,
     adapters: Mapping[str, Adapter] | None = None,
+    packing: Packing | None = None,
 ) -> Float[Array, ""]:
     """Returns the sum of `token_losses` times `weights`.
 
@@ -248,10 +250,15 @@ def loss(
       label_smoothing: see `token_losses`.
       dropout: dropout in the decoder; None drops nothing.
       adapters: matrix of a decoder block -> its adapters in all layers; None has none.
+      packing: where the tokens of all texts are; None packs nothing. Tokens behind the last that is
+        packed of a text have no effect.
     """
-    model = merge(structure, params)
-    targets, hidden = _targets_and_hidden(model, example, slots, dropout, adapters)
-    return weighted_loss(model.text, hidden, targets, jnp.asarray(weights), label_smoothing)
+    model, weights = merge(structure, params), jnp.asarray(weights)
+    targets, hidden = _targets_and_hidden(model, example, slots, dropout, adapters, packing)
+    if packing is not None:
+        targets, weights = packing.tokens(targets), packing.tokens(weights)
+    num_rows = len(example.text)
+    return weighted_loss(model.text, hidden, targets, weights, label_smoothing, num_rows=num_rows)
 
 
 def _targets_and_hidden(
@@ -260,28 +267,37 @@ def _targets_and_hidden(
     slots: Slots,
     dropout: Dropout | None,
     adapters: Mapping[str, Adapter] | None = None,
-) -> tuple[Int32[Array, "B T"], Float[Array, "B T D"]]:
-    """Returns the targets, and the decoder's output for the text before each."""
+    packing: Packing | None = None,
+) -> tuple[Int32[Array, "B T"], Float[Array, "..."]]:
+    """Returns the targets, and the decoder's output, packed or not, for the text before each."""
     targets = jnp.asarray(example.text)[:, 1:]
-    rows, _ = embed_sequence(model, example.prompt, slots)
+    rows, _ = embed_sequence(model, example.prompt, slots, packing=packing)
     num_rows = targets.shape[1]
     return targets, model.text(rows, num_rows=num_rows, dropout=dropout, adapters=adapters)
 
 
 def embed_sequence(
-    model: Vlm, prompt: Prompt, slots: Slots, *, causal: bool = False
+    model: Vlm,
+    prompt: Prompt,
+    slots: Slots,
+    *,
+    causal: bool = False,
+    packing: Packing | None = None,
 ) -> tuple[Rows, Bool[Array, "B L"]]:
     """Returns soft tokens and text joined, with positions and prefix-LM mask, and which are valid.
 
-    `causal` makes every token, soft tokens included, see only itself and earlier ones.
+    `causal` makes every token, soft tokens included, see only itself and earlier ones. With
+    `packing`, tokens are packed, but not positions and mask.
     """
     soft, soft_valid = _soft_tokens(model, prompt.images, slots)
-    text = model.text.embed(jnp.asarray(prompt.text), dtype=soft.dtype)
-    x = jnp.concatenate([soft, text], axis=1)
+    ids = jnp.asarray(prompt.text)
+    if packing is not None:
+        ids, soft = packing.tokens(ids), soft.reshape(1, -1, soft.shape[2])
+    x = jnp.concatenate([soft, model.text.embed(ids, dtype=soft.dtype)], axis=1)
     valid = jnp.concatenate([soft_valid, text_valid(prompt)], axis=1)
     mask_ar = jnp.zeros_like(prompt.text) if prompt.mask_ar is None else prompt.mask_ar
     if model.cfg.template.causal:
-        return _causal_rows(x, valid, mask_ar == BEFORE_IMAGES), valid
+        return _causal_rows(x, valid, mask_ar == BEFORE_IMAGES, packing), valid
     # One image in a bucket of 3 at budget 2, prefix p q, suffix s t; i2 is a masked slot:
     #
     #                i0 i1 i2  p  q  s  t      i0 to q see    1  1  .  1  1  .  .
@@ -296,11 +312,11 @@ def embed_sequence(
     mask = (steps[:, None, :] <= steps[:, :, None]) & valid[:, None, :]
     # Only valid tokens are counted, so text has the positions it would have without masked slots.
     positions = jnp.cumsum(valid.astype(jnp.int32), axis=1) - 1
-    return Rows(x, positions, mask), valid
+    return Rows(x, positions, mask, packing), valid
 
 
 def _causal_rows(
-    x: Float[Array, "B L D"], valid: Bool[Array, "B L"], before: Bool[Array, "B T"]
+    x: Array, valid: Bool[Array, "B L"], before: Bool[Array, "B T"], packing: Packing | None
 ) -> Rows:
     """Returns rows that see by position, some of whose text is read before the images."""
     # Text a b, then one image in a bucket of 3 at budget 2, then text c d; i2 is a masked slot:
@@ -309,7 +325,7 @@ def _causal_rows(
     #     before                1  1  0  0
     #     valid       1  1  0  1  1  1  1
     #     position    2  3  .  0  1  4  5      c sees 0 to 4: all but d
-    num_slots = x.shape[1] - before.shape[1]
+    num_slots = valid.shape[1] - before.shape[1]
     counts = valid.astype(jnp.int32)
     slots, text = counts[:, :num_slots], counts[:, num_slots:]
     num_before = jnp.sum(jnp.where(before, text, 0), axis=1, keepdims=True)
@@ -320,7 +336,7 @@ def _causal_rows(
     ]
     positions = jnp.concatenate(places, axis=1) - 1
     mask = (positions[:, None, :] <= positions[:, :, None]) & valid[:, None, :]
-    return Rows(x, positions, mask)
+    return Rows(x, positions, mask, packing)
 
 
 def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:

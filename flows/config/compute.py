@@ -9,7 +9,7 @@ from pydantic import Field
 
 from infra.chips.topology import Topology
 from infra.errors import ConfigError
-from model.train.config import check_microbatch
+from model.train.config import check_microbatch, check_pack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,8 @@ class ComputeConfig:
       microbatch: value of `microbatch` for every training that states none: a number of examples,
         or "auto" for as many as fit a device by the formula of `parcel plan`; None computes a
         device's share of the batch at once.
+      pack: value of `pack` for every training that states none of its own: "auto" packs texts on
+        accelerators as the data need; None packs none.
       deterministic: whether trainings on GPUs give the same bits each time; False saves about 6 %
         of their time, and a repeated or resumed training then gives slightly other parameters.
       rebuild_limit: most work, over all steps, that a run repeats because of changed code without
@@ -111,6 +113,7 @@ class ComputeConfig:
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     profile: str | None = None
     microbatch: int | str | None = None
+    pack: int | str | None = "auto"
     deterministic: bool = True
     rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
     topology: str | None = None
@@ -125,6 +128,7 @@ class ComputeConfig:
                 f'profile must be two steps from 1 on, such as "10:13", got {self.profile!r}.'
             )
         check_microbatch(self.microbatch)
+        check_pack(self.pack)
         _ = self.chips
         if self.ray_address is not None:
             check_ray_address(self.ray_address)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from flows.lineage.diff import LineageDifference, compare_lineages
 from flows.lookup.target import LookupTarget
 from flows.steps.kind import Step
-from flows.steps.kinds.checkpoint import AUTOTUNING
+from flows.steps.kinds.checkpoint import AUTOTUNING, FitSpec
 from flows.steps.labels import labels_of
 from flows.steps.registry import full_config, kind_of, typed_config, user_modules
 from flows.steps.remake import RemakeError, remake_step
@@ -147,12 +147,15 @@ def replay_artifacts(
                 labels=labels_of(manifest),
                 config=typed_config(manifest.kind, manifest.config),
             )
+        config = step.config
+        if isinstance(config, FitSpec):
+            config = config.as_recorded(manifest.counts)
         # The digest of the code is the original's: this recipe has its identity, and so its key.
         recipe = Recipe(
             kind=manifest.kind,
             name=manifest.name,
             inputs=inputs,
-            config=step.config,
+            config=config,
             seed=manifest.seed,
             libraries=manifest.libraries,
             code=manifest.code,

@@ -59,6 +59,8 @@ class TrainingUse:
       training: the checkpoint's manifest.
       steps: updates whose batches held the sample, in order; listed twice if a batch held it twice.
       num_steps: number of updates of the training.
+      pack: places for text of each example, on average, in which it was packed with others that a
+        device computed at the same time; 0 where texts were not packed [tokens].
       changed: functions of the loader that have changed since the training. The steps are computed
         with the present code.
     """
@@ -66,6 +68,7 @@ class TrainingUse:
     training: Manifest
     steps: tuple[int, ...]
     num_steps: int
+    pack: int = 0
     changed: tuple[str, ...] = ()
 
 
@@ -103,9 +106,10 @@ class SampleTrace:
             steps = abbreviate_list([str(step) for step in use.steps], _MAX_SHOWN)
             changed = abbreviate_list(use.changed, _MAX_SHOWN)
             since = f"; computed with the present code; {changed} changed since then"
+            packed = f", in packs of {use.pack} places an example" if use.pack else ""
             yield (
                 f"seen by {use.training.name} {use.training.key} {len(use.steps)} times in "
-                f"{use.num_steps} steps: {steps}{since if use.changed else ''}"
+                f"{use.num_steps} steps: {steps}{packed}{since if use.changed else ''}"
             )
         if not self.training_uses:
             yield "seen by no training"
@@ -212,6 +216,7 @@ class _SampleSearch:
             training=training,
             steps=steps,
             num_steps=num_steps,
+            pack=int(training.counts.get("pack", 0)),
             changed=self._changed(training.source),
         )
 

@@ -175,10 +175,10 @@ class StudySettings:
         return self.train_config_for(self.fine_tunings[benchmark], method)
 
     def in_parts(self, train: TrainConfig) -> TrainConfig:
-        """Returns a training recipe with the study's `microbatch`, unless it states its own."""
-        if train.microbatch is not None or self.compute.microbatch is None:
-            return train
-        return dataclasses.replace(train, microbatch=self.compute.microbatch)
+        """Returns a training recipe with the study's `microbatch` and `pack`, where it has none."""
+        microbatch = self.compute.microbatch if train.microbatch is None else train.microbatch
+        pack = self.compute.pack if train.pack == "auto" else train.pack
+        return dataclasses.replace(train, microbatch=microbatch, pack=pack)
 
     def train_budgets_of(self, method: Method) -> tuple[int, ...] | None:
         """Returns the budgets that a method's trainings draw from, if the study states any.

@@ -123,7 +123,7 @@ class TrainProgram:
 
     Attributes:
       model: config of the model to train.
-      train: the training recipe.
+      train: the training recipe; a number as `pack` is the program with packed texts.
       tokens: slots for soft tokens, per image.
       num_images: images per example.
       deterministic: whether programs of a GPU give the same bits each time.
@@ -150,11 +150,13 @@ class TrainProgram:
             )
         mesh = mesh_of(model, train, devices_of(topology))
         # Shapes from here on: no parameter is made, and no device is needed.
-        batch, rates = abstract_inputs(model, train, mesh, self.num_images)
+        packed = isinstance(train.pack, int)
+        batch, rates = abstract_inputs(model, train, mesh, self.num_images, packed=packed)
         args = abstract_state(model, train, mesh), batch, vlm.Slots(self.tokens, self.tokens), rates
         with traced_for(mesh):
             lowered = StepPrograms(model, train, mesh, (self.num_images,)).lower(args)
-        chunks = -(-train.text_len // min(model.loss_chunk, train.text_len))
+        places = train.pack if isinstance(train.pack, int) else train.text_len
+        chunks = -(-places // min(model.loss_chunk, places))
         options = compiler_options(mesh.devices.flat[0].platform, deterministic=self.deterministic)
         return LoweredProgram(lowered, topology, chunks, options)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -278,11 +278,7 @@ class Loader:
 
         Keys: image uint8 (B, I, H, W, 3); text int32 (B, T+1); mask_ar, mask_loss int32 (B, T+1).
         """
-        draws = self.examples.draws(step, self._rows)
-        records = [self.examples.record(draw) for draw in draws]
-        # Encoding of masks runs JAX, for the whole batch at once; only then are images decoded, by
-        # threads, while this one makes the token rows.
-        self._masks.prepare({d.place: r for d, r in zip(draws, records, strict=True)})
+        draws, records = self._records(step)
         px = self._image_px
         # Threads decode into one allocation: memory that they allocate themselves is slow to reuse.
         num_images = self.examples.images_of(step)
@@ -300,8 +296,21 @@ class Loader:
             share.result()
         return {"image": images, **stack_rows(rows)}
 
-    def batches(self, start: int, stop: int) -> Iterator[Batch]:
-        """Yields the batches of steps start..stop-1; starting late costs nothing."""
+    def texts(self, step: int) -> Batch:
+        """Returns `batch` without its images, none of which is decoded."""
+        draws, records = self._records(step)
+        return stack_rows(list(map(self._row, draws, records)))
+
+    def batches(
+        self, start: int, stop: int, arrange: Callable[[Batch], Batch] = lambda batch: batch
+    ) -> Iterator[Batch]:
+        """Yields the batches of steps start..stop-1; starting late costs nothing.
+
+        Args:
+          start: first step.
+          stop: end of the steps.
+          arrange: applied to each batch in the background.
+        """
         # Records are requested eight batches ahead: those of the first eight now, then those of one
         # more batch whenever one is made.
         #
@@ -313,7 +322,7 @@ class Loader:
         def batch_of_step(step: int) -> Batch:
             if step + _EXPECTED_BATCHES < stop:
                 self.examples.expect(step + _EXPECTED_BATCHES, self._rows)
-            return self.batch(step)
+            return arrange(self.batch(step))
 
         steps = grain.MapDataset.range(start, stop).map(batch_of_step)
         options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
@@ -322,6 +331,14 @@ class Loader:
     def close(self) -> None:
         """Stops the threads."""
         self._pool.shutdown(cancel_futures=True)
+
+    def _records(self, step: int) -> tuple[Sequence[Draw], list[Record]]:
+        draws = self.examples.draws(step, self._rows)
+        records = [self.examples.record(draw) for draw in draws]
+        # Encoding of masks runs JAX, for the whole batch at once; only then are images decoded, by
+        # threads, while another makes the token rows.
+        self._masks.prepare({d.place: r for d, r in zip(draws, records, strict=True)})
+        return draws, records
 
     def _row(self, draw: Draw, record: Record) -> TextRow:
         prefix, suffix_number = self.examples.texts(draw, record)

@@ -21,6 +21,7 @@ from model.text.attention import Keys, Rotation, attend, rotate, rotation, softc
 from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, no_dropout
 from model.text.family import Activation
+from model.text.packing import Packing
 from model.text.registry import decoder_family
 from model.vision.layers import broadcast_row
 
@@ -94,6 +95,7 @@ class DecoderBlock(nnx.Module):
         past: tuple[Keys, ...] = (),
         drop: Drop = no_dropout,
         adapters: Mapping[str, Adapter] | None = None,
+        packing: Packing | None = None,
     ) -> tuple[Float[Array, "B N D"], KeyValue]:
         """Returns the last N rows after the block, and the keys and values of all L.
 
@@ -105,18 +107,23 @@ class DecoderBlock(nnx.Module):
           past: cached parts, which are attended to as well.
           drop: dropout, after attention's norm and before the MLP's, as in big_vision.
           adapters: matrix -> its adapter; None has none.
+          packing: where tokens are, if `x` and `turn` are packed; the mask and the keys and values
+            that are returned are padded.
         """
         adapter = (adapters or {}).get
         # Every row gives a key and a value, but only the mask's rows are computed further: in the
         # last block those are the text's, as no output reads the soft tokens after it.
-        num_rows = mask.shape[1]
+        num_rows = mask.shape[1] if packing is None else packing.count(mask.shape[1])
         y = self.pre_attn_norm(x)
         key = self._heads(y, self.key, adapter("key"), turn, self.key_norm)
         value = self._heads(y, self.value, adapter("value"))
         x, y = x[:, -num_rows:], y[:, -num_rows:]
         last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
         query = self._heads(y, self.query, adapter("query"), last, self.query_norm)
+        if packing is not None:
+            key, value, query = map(packing.padded_tokens, (key, value, query))
         read = attend(query, (*past, Keys(key, value, mask)), scale=self.query_scale, cap=cap)
+        read = read if packing is None else packing.tokens(read)
         read = keep_for_backward(_product(read, self.out, adapter("out")))
         x = x + drop(_normed(read, self.post_attn_norm), 0)
         y = drop(self._mlp(self.pre_mlp_norm(x), *map(adapter, ("gate", "up", "down"))), 1)
@@ -160,14 +167,16 @@ class Rows(typing.NamedTuple):
     """New rows of the residual stream, each a token.
 
     Attributes:
-      x: embedded tokens.
+      x: embedded tokens, packed where `packing` says how.
       positions: position of each row.
       mask: which of the rows each row sees.
+      packing: where tokens are in `x`; None where they are where positions and mask have them.
     """
 
     x: Float[Array, "B L D"]
     positions: Int32[Array, "B L"]
     mask: Bool[Array, "B L L"]
+    packing: Packing | None = None
 
 
 class KvCache(typing.NamedTuple):
@@ -256,11 +265,13 @@ class Decoder(nnx.Module):
           keep_cache: whether keys and values are returned.
         """
         text = self.model.text
-        x, positions, mask = rows
-        num_rows = num_rows or x.shape[1]
-        turn = rotation(positions, text.head_dim, text.rope_base, text.rope_scaling)
+        x, positions, mask, packing = rows
+        num_rows = num_rows or mask.shape[1]
+        # A position of each token of `x`, which may be packed; what attention reads is padded.
+        places = positions if packing is None else packing.tokens(positions)
+        turn = rotation(places, text.head_dim, text.rope_base, text.rope_scaling)
         base = text.local_rope_base
-        local_turn = rotation(positions, text.head_dim, base) if base else turn
+        local_turn = rotation(places, text.head_dim, base) if base else turn
         # One mask for each part that rows attend to: the new rows themselves, then each cached
         # part.
         masks = [(mask, self._reach(positions, positions, mask))]
@@ -268,7 +279,7 @@ class Decoder(nnx.Module):
 
         # One body for all layers, so that they can be scanned: what differs between them (weights,
         # reach, cache, number) is scanned over, stacked on axis 0.
-        drop_in = dropout.in_layers(positions) if dropout else lambda number: no_dropout
+        drop_in = dropout.in_layers(places, packing) if dropout else lambda number: no_dropout
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number, factors = layer
@@ -279,7 +290,16 @@ class Decoder(nnx.Module):
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, cache_masks, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
             angle = _either(local_turn, turn, is_local)
-            x, kv = block(x, angle, layer_mask, cap=cap, past=parts, drop=drop, adapters=factors)
+            x, kv = block(
+                x,
+                angle,
+                layer_mask,
+                cap=cap,
+                past=parts,
+                drop=drop,
+                adapters=factors,
+                packing=packing,
+            )
             return x, kv if keep_cache else None
 
         # Gemma 2's layers 0, 2, 4, … see the last `sliding_window` positions; without a window all
@@ -288,11 +308,14 @@ class Decoder(nnx.Module):
         layer_indices = jnp.arange(text.depth) if dropout else None
         caches = tuple((p.keys, p.values) for p in past)
         layers = (self.blocks, locality, caches, layer_indices, adapters)
-        x, keys_values = self._scan(body, x, layers, num_rows)
-        return self.final_norm(x[:, -num_rows:]), keys_values
+        x, keys_values = self._scan(body, x, layers, num_rows, mask.shape[1])
+        count = num_rows if packing is None else packing.count(num_rows)
+        return self.final_norm(x[:, -count:]), keys_values
 
-    def _scan(self, body: typing.Callable, x: Array, layers: tuple, rows: int) -> tuple:
-        length, depth = x.shape[1], self.model.text.depth
+    def _scan(
+        self, body: typing.Callable, x: Array, layers: tuple, rows: int, length: int
+    ) -> tuple:
+        depth = self.model.text.depth
         if self.model.remat != "none":
             # Unrolled, layers need barriers, or the compiler would find what the backward pass
             # computes again equal to what the forward pass has, and keep that. In a loop it cannot,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32, PRNGKeyArray
 
-from model.sharding import first_row
+from model.text.packing import Packing
 
 Drop = Callable[[Float[Array, "B N D"], int], Float[Array, "B N D"]]
 """Function (a block branch's output, the branch's number) -> the output with elements dropped."""
@@ -27,27 +27,29 @@ class Dropout(typing.NamedTuple):
     Attributes:
       rate: share of elements zeroed, static; the others are scaled up to keep the mean [fraction].
       key: random key of the update, traced.
-      num_rows: rows of the batch on this device, static; None if all are computed together.
-      first: index of the first of those that are computed, among them.
+      numbers: number of each row's example in the batch.
     """
 
     rate: float
     key: PRNGKeyArray
-    num_rows: int | None = None
-    first: Int[Array, ""] | int = 0
+    numbers: Int32[Array, " B"]
 
-    def in_layers(self, positions: Int32[Array, "B L"]) -> Callable[[Int[Array, ""]], Drop]:
+    def in_layers(
+        self, positions: Int32[Array, "B L"], packing: Packing | None = None
+    ) -> Callable[[Int[Array, ""]], Drop]:
         """Returns a function from layer number to that layer's dropout.
 
         Args:
           positions: positions of all rows; a branch may be computed for the last ones only.
+          packing: where tokens are, if `positions` are packed.
         """
         # A key for every (example, position), made by folding one number in after the other: two
         # programs of different shapes then agree wherever they compute the same element.
-        first = first_row(self.num_rows or len(positions)) + self.first
-        row_indices = first + jnp.arange(len(positions))
-        examples = _fold_in_each(self.key, row_indices)
-        rows = jax.vmap(_fold_in_each)(examples, positions)
+        examples = _fold_in_each(self.key, self.numbers)
+        if packing is None:
+            rows = jax.vmap(_fold_in_each)(examples, positions)
+        else:
+            rows = jax.vmap(jax.random.fold_in)(examples[packing.rows], positions[0])[None]
         return lambda layer: functools.partial(self._drop, rows, layer * _BRANCHES)
 
     def _drop(

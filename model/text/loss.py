@@ -25,7 +25,7 @@ def chunked_losses(
     label_smoothing: float,
 ) -> Float[Array, "B T"]:
     """Returns the loss of each wanted target, 0 elsewhere; for inspection, without derivative."""
-    order, chunks = _in_chunks(decoder, hidden, targets, counting)
+    order, chunks = _in_chunks(decoder.model.loss_chunk, hidden, targets, counting)
     hidden, targets, counting = chunks
     table = decoder.output_table.astype(hidden.dtype)
     losses = _losses(
@@ -42,9 +42,22 @@ def weighted_loss(
     targets: Int32[Array, "B T"],
     weights: Float[Array, "B T"],
     label_smoothing: float,
+    *,
+    num_rows: int,
 ) -> Float[Array, ""]:
-    """Returns the sum of weighted losses; targets of weight 0 are skipped."""
-    _, (hidden, targets, weights) = _in_chunks(decoder, hidden, targets, weights)
+    """Returns the sum of weighted losses; targets of weight 0 are skipped.
+
+    Args:
+      decoder: the decoder.
+      hidden: its output for the text before each target.
+      targets: the targets; those of several rows may be packed into one.
+      weights: weight of each target.
+      label_smoothing: see `smoothed_losses`.
+      num_rows: rows whose positions these are, before they were packed; as many logits exist at a
+        time as `loss_chunk` positions of each of them have.
+    """
+    chunk = decoder.model.loss_chunk * (num_rows // len(targets))
+    _, (hidden, targets, weights) = _in_chunks(chunk, hidden, targets, weights)
     table = decoder.output_table.astype(hidden.dtype)
     return _sum(table, hidden, targets, weights, (decoder.model.final_softcap, label_smoothing))
 
@@ -119,7 +132,7 @@ _sum.defvjp(_forward, _backward)
 
 
 def _in_chunks(
-    decoder: Decoder, hidden: Array, targets: Array, counting: Array
+    chunk: int, hidden: Array, targets: Array, counting: Array
 ) -> tuple[Int32[Array, "B T"], tuple[Array, Array, Array]]:
     """Returns the order of each row that puts counting positions first, and all rows in chunks."""
     # A row of 8 positions, of which three s count, in chunks of 2:
@@ -129,7 +142,7 @@ def _in_chunks(
     #     chunks     [s s] [s p] [p .] [. .]      the last two are never computed
     #
     # Their logits, 257,152 numbers for each position, are what takes the memory.
-    chunk = min(decoder.model.loss_chunk, targets.shape[1])
+    chunk = min(chunk, targets.shape[1])
     # False sorts before True: counting positions come first, in their order.
     order = jnp.argsort(~counting.astype(bool), axis=1, stable=True)
     hidden = jnp.take_along_axis(hidden, order[..., None], axis=1)

@@ -87,6 +87,24 @@ def check_microbatch(value: int | str | None) -> None:
         )
 
 
+RECORDED = ("microbatch", "pack")
+"""Fields that are no part of an identity, but decide the last bits: a stage's log and record have
+the numbers that were used."""
+
+
+def check_pack(value: int | str | None) -> None:
+    """Refuses what is no value of `pack`.
+
+    Raises:
+      ValueError: naming the values that are accepted.
+    """
+    if value not in (None, "auto") and not (type(value) is int and value >= 1):
+        raise ValueError(
+            f"pack must be at least 1 [tokens per example], or none for texts with their padding, "
+            f"or auto for what the data need, got {value!r}."
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramConfig:
     """The part of a stage's configuration that its programs are compiled from.
@@ -119,6 +137,10 @@ class ProgramConfig:
       microbatch: most examples that a device computes at a time; of more, it computes equal parts
         one after the other and adds their losses and gradients, which takes less memory. None
         computes all at once; "auto" as many as fit the device by the formula of `memory`.
+      pack: places for text that a device has for each example it computes at a time, on average;
+        texts are packed into them without their padding. An update whose texts do not fit is
+        computed with padding. None packs nothing; "auto" as many as the first updates need, and
+        none on a CPU, whose bytes are promised [tokens].
     """
 
     batch_size: int = 16
@@ -135,12 +157,14 @@ class ProgramConfig:
     groups: tuple[ProgramGroup, ...] = ()
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
     microbatch: int | str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
+    pack: int | str | None = dataclasses.field(default="auto", metadata=NOT_IDENTITY)
 
     def __post_init__(self) -> None:
         # First counts, then rates, then lists; a message names the field as in the YAML.
         for name in ("batch_size", "text_len", "num_replicas"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         check_microbatch(self.microbatch)
+        check_pack(self.pack)
         self._require("grad_clip", self.grad_clip > 0, "positive")
         self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")

@@ -144,17 +144,19 @@ class Speed:
         self._since: float | None = None
         self._tokens = self._num_flops = 0.0
 
-    def _flops(self, bucket: int, num_images: int) -> float:
-        prompt = Modality(name="", num_images=num_images, text_tokens=self._train.text_len)
+    def _flops(self, bucket: int, num_images: int, text_tokens: int) -> float:
+        prompt = Modality(name="", num_images=num_images, text_tokens=text_tokens)
         size, trained = self._train.batch_size, self._trained
         return update_flops(self._model, bucket, prompt, size, trained=trained, with_unread=False)
 
-    def add(self, budget: int, num_images: int) -> None:
-        """Counts a step."""
-        size = self._train.batch_size
+    def add(self, budget: int, num_images: int, *, packed: bool = False) -> None:
+        """Counts a step; where texts are packed, it has fewer places for them."""
+        size, text_tokens = self._train.batch_size, self._train.text_len
+        if packed and isinstance(self._train.pack, int):
+            text_tokens = self._train.pack
         bucket = budgets.bucket_of(self._model, budget).size
-        self._tokens += size * (num_images * budget + self._train.text_len)
-        self._num_flops += self._flops_of(bucket, num_images)
+        self._tokens += size * (num_images * budget + text_tokens)
+        self._num_flops += self._flops_of(bucket, num_images, text_tokens)
 
     def since_last_call(self) -> dict[str, float]:
         """Returns the speed of the steps since the last call; the first call returns nothing.

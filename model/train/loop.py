@@ -28,14 +28,16 @@ from model.masks.codec import MaskCodec
 from model.seeds import Seeds
 from model.sharding import on_host
 from model.text.tokenizer import Tokenizer
-from model.train.config import TrainConfig
+from model.train.config import RECORDED, TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
 from model.train.lora import whole_weights
 from model.train.losses import Losses
 from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
+from model.train.packing import packed_batches, with_packing
 from model.train.start import starting_params
 from model.train.step import (
+    LENGTH,
     Rates,
     State,
     StepMetrics,
@@ -184,6 +186,7 @@ def fit(
     loader = _open_loader(model, train, paths, seeds)
     train = train.in_steps(len(loader.examples))
     train = with_microbatch(model, train, max(loader.examples.num_images))
+    train = with_packing(train, loader)
     programs = step_programs(model, train, loader.examples.num_images, deterministic=deterministic)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
     with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
@@ -208,8 +211,10 @@ def fit(
             rate = train.peak_lr * float(factors[-1, step])
             budget, _ = draws[step]
             row = row_of(update.num_done, update.metrics, rate, budget, clock, speed)
-            if train.microbatch is not None:
-                row["microbatch"] = train.microbatch
+            # No part of the identity, but of what decides the last bits.
+            for name in RECORDED:
+                if (value := getattr(train, name)) is not None:
+                    row[name] = value
             log.add(row)
 
         def watch(observer: ParamsObserver, update: Update) -> None:
@@ -240,7 +245,8 @@ def fit(
         #
         #     host     batch 1 | call 1, batch 2 | call 2, batch 3 | …
         #     device             step 1 ──────────▶ step 2 ─────────▶
-        batches = clock.waiting(loader.batches(start, train.total_steps))
+        batches = packed_batches(loader, train, programs.mesh, start, train.total_steps)
+        batches = clock.waiting(batches)
         for step, batch in zip(remaining, batches, strict=True):
             num_done = step + 1
             if num_done == profile[0] and jax.process_index() == 0:
@@ -249,7 +255,7 @@ def fit(
             budget, _ = draws[step]
             rates = rates_of(train, factors[:, step], seeds, step)
             state, metrics = programs(state, batch, budget, rates)
-            speed.add(*draws[step])
+            speed.add(*draws[step], packed=LENGTH in batch)
             losses.add(step, metrics.loss)
             # What is due now. Each action needs the device's results, so the host waits for them.
             leaves = must_leave(num_done) and num_done < train.total_steps

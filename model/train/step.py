@@ -21,6 +21,7 @@ from model.connector import budgets
 from model.data.loader import Batch
 from model.sharding import (
     AXES,
+    first_row,
     gather_weight,
     is_vector,
     make_mesh,
@@ -33,10 +34,14 @@ from model.sharding import (
     zeros_like_part,
 )
 from model.text.dropout import Dropout
+from model.text.packing import pack_texts
 from model.train.config import LossWeights, ProgramConfig, TrainConfig
 from model.train.lora import LORA, adapter_shapes, adapters_of, new_adapters
 from model.train.lora_config import LoraConfig
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
+
+NUMBER, LENGTH = "number", "length"
+"""Names of what a batch has for packing, for each row: see `model.train.packing`."""
 
 
 class State(NamedTuple):
@@ -45,6 +50,20 @@ class State(NamedTuple):
     trained: Flat
     frozen: Flat
     optimizer: optax.OptState
+
+
+class ProgramShape(NamedTuple):
+    """The declared shapes of a step, each of which has its own program.
+
+    Attributes:
+      bucket: slots for soft tokens per image.
+      num_images: images per example.
+      packed: whether texts are packed.
+    """
+
+    bucket: int
+    num_images: int
+    packed: bool = False
 
 
 class StepMetrics(NamedTuple):
@@ -162,6 +181,9 @@ def check_devices(batch_size: int, field: str = "batch_size") -> None:
 class StepPrograms:
     """Compiles at most one program per declared bucket and number of images, when first drawn.
 
+    Where the recipe has a number as `pack`, there are two: one for batches whose texts are packed,
+    and one for those that do not fit.
+
     Args:
       model: config of the model that is trained.
       train: the training recipe.
@@ -187,7 +209,7 @@ class StepPrograms:
         self._model, self._train, self.mesh = model, train, mesh
         self._num_images = num_images
         self._declared = set(declared_buckets(model, train))
-        self._compiled: dict[tuple[int, int], Any] = {}
+        self._compiled: dict[ProgramShape, Any] = {}
         self._are_ahead = False
 
     def __call__(
@@ -220,14 +242,14 @@ class StepPrograms:
             )
         # The budget is an argument of the program, its bucket a part of the program's key: budgets
         # 66 and 96 both run as 96 slots, in the same program.
-        shape = bucket, num_images = self._shape(budget, num_images)
-        slots = vlm.Slots(bucket, min(budget, bucket))
+        shape = self._shape(budget, num_images, packed=LENGTH in batch)
+        slots = vlm.Slots(shape.bucket, min(budget, shape.bucket))
         args = state, shard_batch(batch, self.mesh), slots, rates
         if shape not in self._compiled:
             if self._are_ahead:
                 raise LookupError(
-                    f"no program was compiled for {num_images} images with {bucket} slots each; "
-                    f"compiled ahead: {sorted(self._compiled)}."
+                    f"no program was compiled for {shape}; compiled ahead: "
+                    f"{sorted(self._compiled)}."
                 )
             self._compiled[shape] = self._compile(self.lower(args))
         return self._compiled[shape](*args)
@@ -239,10 +261,11 @@ class StepPrograms:
           state: the state before the first of them.
           draws: (budget, images per example) of each step.
         """
-        shapes = {self._shape(budget, images) for budget, images in draws}
+        kinds = (False, True) if isinstance(self._train.pack, int) else (False,)
+        shapes = {self._shape(*draw, packed=packed) for draw in set(draws) for packed in kinds}
         missing = sorted(shapes - set(self._compiled))
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
-        lowered = [self._lower_shapes(state, *pair) for pair in missing]
+        lowered = [self._lower_shapes(state, shape) for shape in missing]
         with ThreadPoolExecutor(num_cores()) as pool:
             compiled = pool.map(self._compile, lowered)
             self._compiled.update(zip(missing, compiled, strict=True))
@@ -250,20 +273,22 @@ class StepPrograms:
 
     def program(self, bucket: int, num_images: int = 1) -> jax.stages.Compiled:
         """Returns a compiled program, by the slots of its bucket and its images per example."""
-        return self._compiled[bucket, num_images]
+        return self._compiled[ProgramShape(bucket, num_images)]
 
-    def _shape(self, budget: int, num_images: int) -> tuple[int, int]:
-        """Returns the bucket and the number of images of the program that a step runs."""
+    def _shape(self, budget: int, num_images: int, *, packed: bool) -> ProgramShape:
+        """Returns the shapes of the program that a step runs."""
         # Without images no budget matters: one program serves all.
         bucket = budgets.bucket_of(self._model, budget).size if num_images else min(self._declared)
-        return bucket, num_images
+        return ProgramShape(bucket, num_images, packed)
 
     def _compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         return lowered.compile(compiler_options=self._options)
 
-    def _lower_shapes(self, state: State, bucket: int, num_images: int) -> jax.stages.Lowered:
-        batch, rates = abstract_inputs(self._model, self._train, self.mesh, num_images)
-        return self.lower((state, batch, vlm.Slots(bucket, bucket), rates))
+    def _lower_shapes(self, state: State, shape: ProgramShape) -> jax.stages.Lowered:
+        batch, rates = abstract_inputs(
+            self._model, self._train, self.mesh, shape.num_images, packed=shape.packed
+        )
+        return self.lower((state, batch, vlm.Slots(shape.bucket, shape.bucket), rates))
 
     def lower(self, args: tuple[Any, ...]) -> jax.stages.Lowered:
         """Returns the program before it is compiled; arguments may be shapes with shardings."""
@@ -289,7 +314,12 @@ def compiler_options(platform: str, *, deterministic: bool) -> dict[str, bool | 
 
 
 def abstract_inputs(
-    model: ModelConfig, train: ProgramConfig, mesh: Mesh, num_images: int
+    model: ModelConfig,
+    train: ProgramConfig,
+    mesh: Mesh,
+    num_images: int,
+    *,
+    packed: bool = False,
 ) -> tuple[dict[str, Any], Rates]:
     """Returns the shapes of a step's inputs besides its state: a batch and the rates."""
 
@@ -300,6 +330,10 @@ def abstract_inputs(
     side = model.vision.image_px
     batch = {name: rows(train.text_len + 1) for name in ("text", "mask_ar", "mask_loss")}
     batch["image"] = rows(num_images, side, side, 3, dtype=np.uint8)
+    if isinstance(train.pack, int):
+        batch[NUMBER] = rows()
+    if packed:
+        batch[LENGTH] = rows()
     # Weakly typed, like the Python floats that the compiled program will be called with.
     number: Any = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
     if train.groups:
@@ -407,8 +441,8 @@ def _backward(
     key = None if dropout_key is None else jax.random.wrap_key_data(dropout_key)  # type: ignore[arg-type]
     rows = len(batch["text"])
 
-    def loss_and_gradient(part: Mapping[str, jax.Array], first: jax.Array | int) -> Any:
-        dropout = None if key is None else Dropout(train.dropout, key, rows, first)
+    def loss_and_gradient(part: Mapping[str, jax.Array]) -> Any:
+        dropout = None if key is None else Dropout(train.dropout, key, part[NUMBER])
 
         def loss_fn(trained: Flat) -> jax.Array:
             params = {**trained, **frozen}
@@ -422,20 +456,20 @@ def _backward(
     #     rows of a device     r0 r1 r2 r3 r4 r5        microbatch 2
     #     parts                [r0 r1] [r2 r3] [r4 r5]  loss = sum, gradient = sum
     weights = loss_weights(batch["mask_loss"][:, 1:], train.loss_weights)
-    weighted = {**batch, "weights": weights}
+    numbers = first_row(rows) + jnp.arange(rows)
+    weighted = {NUMBER: numbers, **batch, "weights": weights}
     if (passes := train.num_passes(rows)) == 1:
-        return loss_and_gradient(weighted, 0)
+        return loss_and_gradient(weighted)
     parts = {
         name: rows_of.reshape(passes, rows // passes, *rows_of.shape[1:])
         for name, rows_of in weighted.items()
     }
 
-    def add(sums: Any, part: tuple[Mapping[str, jax.Array], jax.Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, sums, loss_and_gradient(*part)), None
+    def add(sums: Any, part: Mapping[str, jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, loss_and_gradient(part)), None
 
-    firsts = jnp.arange(passes) * (rows // passes)
     zeros = jnp.zeros(()), {path: zeros_like_part(leaf) for path, leaf in trained.items()}
-    return jax.lax.scan(add, zeros, (parts, firsts))[0]
+    return jax.lax.scan(add, zeros, parts)[0]
 
 
 def loss_of_rows(
@@ -488,6 +522,13 @@ def _weighted_loss(
         for path, leaf in params.items()
     }
     adapters = None if train.lora is None else adapters_of(train.lora, weights)
+    packing = None
+    if LENGTH in batch:
+        assert isinstance(train.pack, int)
+        (rows, text_len), num_images = batch["mask_loss"].shape, batch["image"].shape[1]
+        packing = pack_texts(
+            batch[LENGTH], num_images * slots.bucket, text_len - 1, rows * train.pack
+        )
     loss = vlm.loss(
         vlm.structure(model),
         unflatten_params({p: leaf for p, leaf in weights.items() if not p.startswith(LORA)}),
@@ -497,6 +538,7 @@ def _weighted_loss(
         label_smoothing=train.label_smoothing,
         dropout=dropout,
         adapters=adapters,
+        packing=packing,
     )
     return mean_of_rows(loss)
 

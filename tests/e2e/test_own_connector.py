@@ -23,6 +23,7 @@ base: {smallest}
 hygiene: null
 budgets: [16, 256]
 train_budgets: {{parcel: [16, 256], "connectors.py:Ripple": [16, 256]}}
+compute: {{pack: 30}}
 """
 
 
@@ -125,6 +126,7 @@ def test_its_code_is_the_step_s_and_nobody_else_s(folder: Path):
         for a in Store(folder / "store").artifacts("checkpoint")
         if a.manifest.name == "intermediary connectors:Ripple"
     )
+    assert trained.manifest.counts["pack"] == 30
     (folder / "connectors.py").unlink()  # Its code is in the store.
     assert ", made again on " in run(folder, f"parcel lineage replay {trained.key}").stdout
     (folder / "connectors.py").write_text(code.replace("normal(0.02)", "normal(0.03)"))

@@ -42,7 +42,7 @@ from infra.store.stored_folder import BUCKET_SCHEME, open_backend, open_stored_f
 from model import files
 from model.config import ModelConfig
 from model.connector.registry import class_and_routing, connector_modules
-from model.train.config import TrainConfig
+from model.train.config import RECORDED, TrainConfig
 from model.watch.config import WatchConfig
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ class FitSpec:
     watch: WatchConfig | None = None
     profile: tuple[int, int] = dataclasses.field(default=(0, 0), metadata=NOT_IDENTITY)
     deterministic: bool = dataclasses.field(default=True, metadata=NOT_IDENTITY)
+
+    def as_recorded(self, counts: Mapping[str, Any]) -> "FitSpec":
+        """Returns the spec with the numbers that `auto` stood for in a training, by its record."""
+        numbers: dict[str, Any] = {name: counts.get(name) for name in RECORDED}
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, **numbers))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,11 +172,11 @@ def make(work: StepContext) -> Iterator[Progress]:
             yield item
         events.follow()
     work.counts.update(steps=steps, loss=round(loss, 4), deterministic=spec.deterministic)
-    # No part of the identity, but of what decides the last bits: rows that a device computes at a
-    # time, as `microbatch: auto` chose them.
-    log = (work.out / files.METRICS).read_text().splitlines()
-    if log and (rows := json.loads(log[-1]).get("microbatch")):
-        work.counts["microbatch"] = rows
+    # What no identity has, but what decides the last bits: rows that a device computed at a time,
+    # and places for their texts, as `auto` chose them.
+    if log := (work.out / files.METRICS).read_text().splitlines():
+        row = json.loads(log[-1])
+        work.counts.update({name: row[name] for name in RECORDED if name in row})
     # The digest of the parameters alone: logs, which hold times, must not make it another artifact.
     work.content = (work.out / files.DIGEST).read_text().strip()
 

@@ -441,3 +441,11 @@ def test_losses_on_held_out_records_and_a_probe_are_told_once(
 def test_nobody_is_left_behind():
     children = psutil.Process().children(recursive=True)
     assert not [p for p in children if "flows.steps.member" in command_line(p)]
+
+
+def test_a_spec_as_recorded_has_the_numbers_of_its_training():
+    auto = dataclasses.replace(SPEC, train=dataclasses.replace(TRAIN, microbatch="auto", pack=9))
+    then = auto.as_recorded({"steps": 4, "microbatch": 2, "pack": 7}).train
+    assert (then.microbatch, then.pack) == (2, 7)
+    # What a record does not have was none.
+    assert auto.as_recorded({"steps": 4}).train.pack is None

@@ -1,6 +1,7 @@
 """Stages as values in a list: the paper's three, and the study's own between and after them."""
 
 import dataclasses
+import itertools
 import json
 from typing import Any
 
@@ -45,25 +46,26 @@ def test_the_papers_three_are_three_values():
     assert stages_of(study(words=("intermediary=null",)).views[0])[-1].name == "stage1"
 
 
-def test_the_studys_microbatch_is_that_of_trainings_that_state_none():
+def test_the_studys_microbatch_and_pack_are_those_of_trainings_that_state_none():
     words = ("compute.microbatch=auto", "intermediary.microbatch=2")
+    words += ("compute.pack=null", "intermediary.pack=20")
     parts, plain = graph_of(study(words=words)), graph_of(study())
     rows = {
-        step.name.partition(" ")[0]: step.config.train.microbatch
+        step.name.partition(" ")[0]: (step.config.train.microbatch, step.config.train.pack)
         for step in parts.steps
         if step.kind == "checkpoint"
     }
-    assert rows == {"stage1": "auto", "intermediary": 2, "transfer": "auto"}
+    wanted = {"stage1": ("auto", None), "intermediary": (2, 20), "transfer": ("auto", None)}
+    assert rows == wanted
     # It is no part of what a step is.
     for one, other in zip(parts.steps, plain.steps, strict=True):
         assert identity_json(one.config) == identity_json(other.config)
-    for wrong in ("0", "all"):
-        for key in ("compute", "stage1"):
-            told = (
-                rf"{key}: microbatch must be at least 1, or none .* auto for .* got '?{wrong}'?\."
-            )
-            with pytest.raises(ConfigError, match=told):
-                study(words=(f"{key}.microbatch={wrong}",))
+    for field, wrong, key in itertools.product(
+        ("microbatch", "pack"), ("0", "all"), ("compute", "stage1")
+    ):
+        told = rf"{key}: {field} must be at least 1.* or none .* auto for .* got '?{wrong}'?\."
+        with pytest.raises(ConfigError, match=told):
+            study(words=(f"{key}.{field}={wrong}",))
 
 
 def test_a_stage_of_ones_own_is_between_its_method_and_its_transfers():

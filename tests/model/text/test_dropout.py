@@ -22,7 +22,7 @@ POSITIONS = jnp.broadcast_to(jnp.arange(31, dtype=jnp.int32), (5, 31))
 
 @functools.partial(jax.jit, static_argnames="branch")
 def dropped(x, *, key=KEY, layer: int = 1, branch: int = 0):
-    return Dropout(0.3, key).in_layers(POSITIONS)(jnp.asarray(layer))(x, branch)
+    return Dropout(0.3, key, jnp.arange(5)).in_layers(POSITIONS)(jnp.asarray(layer))(x, branch)
 
 
 def test_the_kept_fraction_and_the_mean_are_right():
@@ -101,17 +101,20 @@ ELASTIC = [("mqt", (256,)), ("parcel", (62, 256))]
 def test_masked_slots_change_nothing(kind: str, buckets: tuple[int, ...]):
     cfg = tiny_config(kind, **SHALLOW)
     cfg = dataclasses.replace(cfg, connector=dataclasses.replace(cfg.connector, buckets=buckets))
-    exact = run(cfg, 70, 70, Dropout(0.3, KEY))
-    assert_allclose(run(cfg, 256, 70, Dropout(0.3, KEY)), exact, rtol=1e-5)
-    assert abs(exact - run(cfg, 256, 70, Dropout(0.3, jax.random.key(8)))) > 1e-3
+    exact = run(cfg, 70, 70, Dropout(0.3, KEY, jnp.arange(2)))
+    assert_allclose(run(cfg, 256, 70, Dropout(0.3, KEY, jnp.arange(2))), exact, rtol=1e-5)
+    assert abs(exact - run(cfg, 256, 70, Dropout(0.3, jax.random.key(8), jnp.arange(2)))) > 1e-3
 
 
 @pytest.mark.slow
 def test_scanned_and_recomputed_drops_what_unrolled_does():
     unrolled = tiny_config("m3", **SHALLOW)
     scanned = dataclasses.replace(unrolled, scan_layers=True, remat="full")
-    loss, gradient = run(unrolled, 16, 16, Dropout(0.3, KEY), jax.value_and_grad)
-    other, other_gradient = run(scanned, 16, 16, Dropout(0.3, KEY), jax.value_and_grad)
+    drop = Dropout(0.3, KEY, jnp.arange(2))
+    loss, gradient = run(unrolled, 16, 16, drop, jax.value_and_grad)
+    other, other_gradient = run(
+        scanned, 16, 16, Dropout(0.3, KEY, jnp.arange(2)), jax.value_and_grad
+    )
     assert_allclose(loss, other, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
         assert_allclose(a, b, rtol=1e-4, atol=1e-5)

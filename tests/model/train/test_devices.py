@@ -19,8 +19,9 @@ from model.seeds import Seeds
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit
 from model.train.start import starting_params
+from model.train.packing import packed_batch
 from model.train.step import (
-    Rates, StepPrograms, _step, abstract_inputs, abstract_state, are_finite, dropout_key,
+    LENGTH, Rates, StepPrograms, _step, abstract_inputs, abstract_state, are_finite, dropout_key,
     loss_weights, make_state,
 )
 from tests.model.tiny_model import tiny_model
@@ -76,17 +77,21 @@ batch = {
     "image": rng.integers(0, 255, (8, 1, 32, 32, 3), dtype=np.uint8),
     "text": rng.integers(3, 1400, (8, 7), dtype=np.int32),
     "mask_ar": wanted,
-    "mask_loss": wanted,
+    "mask_loss": wanted * (np.arange(7) < rng.integers(3, 8, (8, 1))).astype(np.int32),
 }
 results = []
-for microbatch in (None, 1):
-    train = TrainConfig(batch_size=8, text_len=6, dropout=0.2, microbatch=microbatch)
+for microbatch, pack in ((None, None), (1, None), (None, 5), (1, 6)):
+    train = TrainConfig(batch_size=8, text_len=6, dropout=0.2, microbatch=microbatch, pack=pack)
+    rows = microbatch or 2
+    given = packed_batch(batch, 8 // rows, rows * pack) if pack else batch
+    assert (LENGTH in given) == (pack is not None)
     state = make_state(starting_params(model, None, 0), train, mesh)
     rates = Rates(learning=1e-2, decay=0.0, dropout_key=dropout_key(train, 0, 0))
-    state, metrics = StepPrograms(model, train, mesh)(state, batch, 30, rates)
+    state, metrics = StepPrograms(model, train, mesh)(state, given, 30, rates)
     assert bool(are_finite(state.trained, mesh))
     results.append([metrics.loss, *metrics.norms.values()])
-np.testing.assert_allclose(*results, rtol=2e-6)
+for other in results[1:]:
+    np.testing.assert_allclose(other, results[0], rtol=2e-6)
 
 # Fewer targets than devices, by tokens: the mean over devices is that over the targets.
 wanted = np.zeros((8, 3))

@@ -25,7 +25,8 @@ from model.checkpoint import params_files
 from model.checkpoint.digest import flatten_params
 from model.train.config import TrainConfig
 from model.train.start import starting_params
-from model.train.step import make_state
+from model.train.packing import packed_batches
+from model.train.step import LENGTH, make_state
 from tests.model.tiny_model import tiny_model
 sharding._MIN_BYTES = 256
 sharding._MOST_PADDING = 100
@@ -66,6 +67,19 @@ batch = sharding.shard_batch({"text": rows}, mesh)["text"]
 assert batch.shape == (6, 2)
 np.testing.assert_array_equal(batch.addressable_data(0), rows)
 np.testing.assert_array_equal(sharding.on_host(batch)[:, 0], [0, 2, 4, 100, 102, 104])
+
+# A batch is packed where all processes have theirs packed; here the second of three is not.
+class Batches:
+    def batches(self, start, stop, arrange):
+        for step in range(start, stop):
+            ends = np.array([3, 3, 3, 1] if (step, rank) == (1, 1) else [3, 1, 1, 1])
+            learned = (np.arange(6) == ends[:, None]).astype(np.int32)
+            yield arrange({"mask_loss": learned})
+
+train = TrainConfig(batch_size=8, text_len=5, pack=2, microbatch=2)
+both = list(packed_batches(Batches(), train, mesh, 0, 4))
+assert [LENGTH in batch for batch in both] == [True, False, True, True]
+assert all(sorted(batch["number"]) == list(range(4 * rank, 4 * rank + 4)) for batch in both)
 jax.distributed.shutdown()
 """
 

@@ -63,7 +63,7 @@ def test_a_program_that_was_not_compiled_ahead_is_an_error():
     programs = StepPrograms(model, TrainConfig(batch_size=1), make_mesh())
     programs.compile_ahead(None, [])  # type: ignore[arg-type]
     batch = {"image": np.zeros((1, 1, 32, 32, 3), np.uint8)}
-    with pytest.raises(LookupError, match=r"\b1 images .*\b30 slots"):
+    with pytest.raises(LookupError, match=r"bucket=30, num_images=1, packed=False"):
         programs(None, batch, 22, rates)  # type: ignore[arg-type]
 
 
@@ -121,6 +121,7 @@ def test_fields_that_a_program_is_compiled_from_tell_stages_apart():
         "lora": LoraConfig(),
         "num_replicas": 2,
         "microbatch": 1,
+        "pack": 5,
         "groups": (GroupConfig(params="vision/.*", lr=0.0),),
     }
     for name, value in others.items():
