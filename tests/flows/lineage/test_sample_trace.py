@@ -1,5 +1,6 @@
 """From a sample up: the steps that saw it are those of the loader, the cells those above them."""
 
+import dataclasses
 import re
 
 import pytest
@@ -62,6 +63,18 @@ def test_one_record_is_told_with_its_place_its_steps_and_its_cells(
     assert re.fullmatch("2 of 2 cells .*: x/parcel/16/5, x/parcel/16/6", scored)
     (record,) = trace_sample(store, what, "03#ocr").places
     assert (record.id, record.position) == ("03#ocr", 7)
+
+
+def test_a_training_with_packed_texts_says_so(table: tuple[Store, LookupTarget]):
+    store, what = table
+    samples = (trace_sample(store, what, f"{number:02d}") for number in range(20))
+    found = next(found for found in samples if found.training_uses)
+    use = found.training_uses[0]
+    assert use.pack == 0
+    assert not any("packs" in line for line in found.lines())
+    packed = dataclasses.replace(found, training_uses=(dataclasses.replace(use, pack=51),))
+    (line,) = [line for line in packed.lines() if line.startswith("seen by ")]
+    assert line.endswith(f"{use.steps[-1]}, in packs of 51 places an example")
 
 
 def test_a_guess_rests_on_the_records_that_it_was_made_from(table: tuple[Store, LookupTarget]):
