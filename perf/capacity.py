@@ -141,6 +141,7 @@ if __name__ == "__main__":
     for seed in range(NUM_SEEDS):
         for method in METHODS:
             path = Path(sys.argv[1], f"{method}_{seed}.npy")
+            path.parent.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 np.save(path, right_answers(method, train(method, seed)))
             right.setdefault(method, []).append(np.load(path))
