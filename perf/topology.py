@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--budget", type=int, default=256)
     parser.add_argument("--text-len", type=int, default=128)
+    parser.add_argument("--pack", type=int, help="places for text of an example; none: not packed")
     parser.add_argument("--image-px", type=int, default=224)
     parser.add_argument("--connector", default="parcel")
     parser.add_argument("--remat", default="minimal", help="none, minimal or full")
@@ -67,7 +68,9 @@ def main() -> None:
         check_budget(model, args.budget)
     except ValueError as error:
         parser.error(str(error))
-    train = TrainConfig(batch_size=args.batch, text_len=args.text_len, num_replicas=args.replicas)
+    train = TrainConfig(
+        batch_size=args.batch, text_len=args.text_len, num_replicas=args.replicas, pack=args.pack
+    )
     # The compiler needs the topology, not the chips; the step is only estimated from what it reads.
     started = time.monotonic()
     program = TrainProgram(model=model, train=train, tokens=args.budget)
@@ -77,7 +80,7 @@ def main() -> None:
     interconnect = ahead.cost.interconnect_s(topology)
     # Added, as if a chip never sent while it computes.
     step = computes + interconnect
-    prompt = Modality(name="image", num_images=1, text_tokens=args.text_len)
+    prompt = Modality(name="image", num_images=1, text_tokens=args.pack or args.text_len)
     flops = update_flops(model, args.budget, prompt, args.batch)
     row = [str(topology), f"{args.replicas} x {topology.num_chips // args.replicas}"]
     row += [args.connector, str(args.budget), args.remat]
