@@ -78,8 +78,8 @@ class ComputeConfig:
       microbatch: value of `microbatch` for every training that states none: a number of examples,
         or "auto" for as many as fit a device by the formula of `parcel plan`; None computes a
         device's share of the batch at once.
-      pack: value of `pack` for every training that states none of its own: "auto" packs texts on
-        accelerators as the data need; None packs none.
+      pack: value of `pack` for every training whose own is "auto": that packs texts on accelerators
+        as the data need; None packs none.
       deterministic: whether trainings on GPUs give the same bits each time; False saves about 6 %
         of their time, and a repeated or resumed training then gives slightly other parameters.
       rebuild_limit: most work, over all steps, that a run repeats because of changed code without

@@ -106,7 +106,11 @@ class SampleTrace:
             steps = abbreviate_list([str(step) for step in use.steps], _MAX_SHOWN)
             changed = abbreviate_list(use.changed, _MAX_SHOWN)
             since = f"; computed with the present code; {changed} changed since then"
-            packed = f", in packs of {use.pack} places an example" if use.pack else ""
+            packed = (
+                f"; texts packed where they fitted, {use.pack} places an example"
+                if use.pack
+                else ""
+            )
             yield (
                 f"seen by {use.training.name} {use.training.key} {len(use.steps)} times in "
                 f"{use.num_steps} steps: {steps}{packed}{since if use.changed else ''}"

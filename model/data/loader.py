@@ -296,10 +296,14 @@ class Loader:
             share.result()
         return {"image": images, **stack_rows(rows)}
 
-    def texts(self, step: int) -> Batch:
-        """Returns `batch` without its images, none of which is decoded."""
-        draws, records = self._records(step)
-        return stack_rows(list(map(self._row, draws, records)))
+    def texts(self, num_steps: int) -> Iterator[Batch]:
+        """Yields the batches of the first steps without their images, none of which is decoded."""
+
+        def texts_of(step: int) -> Batch:
+            draws, records = self._records(step)
+            return stack_rows(list(map(self._row, draws, records)))
+
+        yield from map(self._ahead(0, num_steps, texts_of), range(num_steps))
 
     def batches(
         self, start: int, stop: int, arrange: Callable[[Batch], Batch] = lambda batch: batch
@@ -311,6 +315,17 @@ class Loader:
           stop: end of the steps.
           arrange: applied to each batch in the background.
         """
+        make = self._ahead(start, stop, lambda step: arrange(self.batch(step)))
+        steps = grain.MapDataset.range(start, stop).map(make)
+        options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
+        yield from steps.to_iter_dataset(options)
+
+    def close(self) -> None:
+        """Stops the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _ahead(self, start: int, stop: int, make: Callable[[int], Batch]) -> Callable[[int], Batch]:
+        """Returns a function that makes something of a step, and requests records of later ones."""
         # Records are requested eight batches ahead: those of the first eight now, then those of one
         # more batch whenever one is made.
         #
@@ -319,18 +334,12 @@ class Loader:
         for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
             self.examples.expect(step, self._rows)
 
-        def batch_of_step(step: int) -> Batch:
+        def made(step: int) -> Batch:
             if step + _EXPECTED_BATCHES < stop:
                 self.examples.expect(step + _EXPECTED_BATCHES, self._rows)
-            return arrange(self.batch(step))
+            return make(step)
 
-        steps = grain.MapDataset.range(start, stop).map(batch_of_step)
-        options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
-        yield from steps.to_iter_dataset(options)
-
-    def close(self) -> None:
-        """Stops the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        return made
 
     def _records(self, step: int) -> tuple[Sequence[Draw], list[Record]]:
         draws = self.examples.draws(step, self._rows)

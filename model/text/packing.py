@@ -1,7 +1,7 @@
 r"""Texts of several examples side by side, without the padding between them.
 
-Matrix products, norms, rotations and dropout treat each token alone; only attention and the loss
-need to know whose token it is. So tokens are packed everywhere but there:
+Matrix products, norms and rotations treat each token alone, and so does the loss; only attention
+reads several tokens of an example. So tokens are packed everywhere but there:
 
 ```
                  slots   text                  places

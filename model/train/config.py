@@ -82,7 +82,7 @@ def check_microbatch(value: int | str | None) -> None:
     """
     if value not in (None, "auto") and not (isinstance(value, int) and value >= 1):
         raise ValueError(
-            f"microbatch must be at least 1, or none for the whole batch, or auto for what fits, "
+            f"microbatch must be at least 1, or null for the whole batch, or auto for what fits, "
             f"got {value!r}."
         )
 
@@ -100,7 +100,7 @@ def check_pack(value: int | str | None) -> None:
     """
     if value not in (None, "auto") and not (type(value) is int and value >= 1):
         raise ValueError(
-            f"pack must be at least 1 [tokens per example], or none for texts with their padding, "
+            f"pack must be at least 1 [tokens per example], or null for texts with their padding, "
             f"or auto for what the data need, got {value!r}."
         )
 
@@ -139,8 +139,8 @@ class ProgramConfig:
         computes all at once; "auto" as many as fit the device by the formula of `memory`.
       pack: places for text that a device has for each example it computes at a time, on average;
         texts are packed into them without their padding. An update whose texts do not fit is
-        computed with padding. None packs nothing; "auto" as many as the first updates need, and
-        none on a CPU, whose bytes are promised [tokens].
+        computed with padding. None, and a number of `text_len` or more, packs nothing; "auto" takes
+        as many as the first updates need, and none on a CPU, whose bytes are promised [tokens].
     """
 
     batch_size: int = 16

@@ -163,7 +163,8 @@ class Speed:
 
         The speed is tokens per second and, for devices whose peak is known, the share of the peak
         that the FLOPs of the steps reached (MFU). Counted are the FLOPs that the programs run, in
-        all slots of their buckets; recomputed ones do not count.
+        all slots of their buckets; recomputed ones do not count, nor does attention's padding where
+        texts are packed.
         """
         now, since = time.monotonic(), self._since
         tokens, flops = self._tokens, self._num_flops

@@ -198,7 +198,7 @@ def fit(
             yield Progress(done=start, total=train.total_steps, note=damage, happened=True)
         clock, factors = Clock(log, began), lr_schedules(train)
         speed = Speed(model, train, programs.mesh.devices.ravel().tolist(), state.trained)
-        remaining = range(start, train.total_steps)
+        remaining, num_padded = range(start, train.total_steps), 0
         draws = draws_of(model, train, seeds, loader.examples, remaining)
         clock.lost["start"] += time.monotonic() - began
         # Large programs take minutes, in which nothing else is heard of the stage.
@@ -215,6 +215,8 @@ def fit(
             for name in RECORDED:
                 if (value := getattr(train, name)) is not None:
                     row[name] = value
+            if num_padded:
+                row["padded"] = num_padded
             log.add(row)
 
         def watch(observer: ParamsObserver, update: Update) -> None:
@@ -255,6 +257,7 @@ def fit(
             budget, _ = draws[step]
             rates = rates_of(train, factors[:, step], seeds, step)
             state, metrics = programs(state, batch, budget, rates)
+            num_padded += train.pack is not None and LENGTH not in batch
             speed.add(*draws[step], packed=LENGTH in batch)
             losses.add(step, metrics.loss)
             # What is due now. Each action needs the device's results, so the host waits for them.

@@ -30,6 +30,9 @@ _MAX_UPDATES, _MIN_UPDATES, _MAX_ROWS = 64, 16, 4096
 _AHEAD = 2
 """Updates before which processes ask each other whether all have packed theirs."""
 
+_MULTIPLE = 4
+"""What a number of places that is chosen here is a multiple of [tokens]."""
+
 _LEAST_GAIN = 0.95
 """Share of the padded length above which packing is not worth a second program."""
 
@@ -83,14 +86,16 @@ def packed_batch(batch: Batch, num_parts: int, places: int, first: int = 0) -> B
 def with_packing(train: TrainConfig, loader: Loader) -> TrainConfig:
     """Returns the recipe with a number, or none, in place of `pack: auto`.
 
-    All processes that train together get the same: the most that any of the first updates needs, a
-    pure function of data, recipe and devices.
+    All processes that train together get the same: the most that any of the first updates needs,
+    rounded up, so that most seeds share programs; a pure function of data, recipe and devices.
 
     Args:
       train: the training recipe, with a number for `microbatch`.
       loader: the loader of this process's rows.
     """
-    if train.pack != "auto":
+    if isinstance(train.pack, int):
+        return train if train.pack < train.text_len else dataclasses.replace(train, pack=None)
+    if train.pack is None:
         return train
     if jax.default_backend() == "cpu":
         return dataclasses.replace(train, pack=None)
@@ -98,12 +103,12 @@ def with_packing(train: TrainConfig, loader: Loader) -> TrainConfig:
     num_updates = min(train.total_steps, _MAX_UPDATES)
     num_updates = min(num_updates, max(_MIN_UPDATES, _MAX_ROWS // (num_parts * rows)))
     needed = 0
-    for step in range(num_updates):
-        lengths = text_lengths(loader.texts(step)["mask_loss"])
+    for texts in loader.texts(num_updates):
+        lengths = text_lengths(texts["mask_loss"])
         needed = max(needed, int(lengths[deal(lengths, num_parts)].sum(axis=1).max()))
     if jax.process_count() > 1:
         needed = int(multihost_utils.process_allgather(np.int32(needed)).max())
-    pack = max(1, -(-needed // rows))
+    pack = max(1, -(-needed // (rows * _MULTIPLE))) * _MULTIPLE
     is_worth_it = pack <= _LEAST_GAIN * train.text_len
     return dataclasses.replace(train, pack=pack if is_worth_it else None)
 

@@ -26,6 +26,7 @@ from model.train.lora import whole_weights
 from model.train.lora_config import LoraConfig
 from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
+from model.train.packing import packed_batches, with_packing
 from model.train.step import make_state, step_programs
 from model.watch.config import ProbeConfig
 
@@ -123,6 +124,7 @@ class Probe:
             beside = 3.0 * sum(shard.nbytes for shard in shards)
             images = max(loader.examples.num_images)
             train = with_microbatch(model, train, images, beside=beside)
+            train = with_packing(train, loader)
             programs = step_programs(model, train, loader.examples.num_images)
             # A step overwrites its state (the buffers are donated), so the probe trains a copy. A
             # matrix with its adapter added is one already.
@@ -138,7 +140,8 @@ class Probe:
             factors = lr_schedules(train)
             draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
             programs.compile_ahead(state, draws.values())
-            for step, batch in enumerate(loader.batches(0, train.total_steps)):
+            batches = packed_batches(loader, train, programs.mesh, 0, train.total_steps)
+            for step, batch in enumerate(batches):
                 rates = rates_of(train, factors[:, step], _SEEDS, step)
                 state, _ = programs(state, batch, draws[step][0], rates)
         is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}

@@ -71,10 +71,10 @@ def test_a_training_with_packed_texts_says_so(table: tuple[Store, LookupTarget])
     found = next(found for found in samples if found.training_uses)
     use = found.training_uses[0]
     assert use.pack == 0
-    assert not any("packs" in line for line in found.lines())
+    assert not any("packed" in line for line in found.lines())
     packed = dataclasses.replace(found, training_uses=(dataclasses.replace(use, pack=51),))
     (line,) = [line for line in packed.lines() if line.startswith("seen by ")]
-    assert line.endswith(f"{use.steps[-1]}, in packs of 51 places an example")
+    assert line.endswith(f"{use.steps[-1]}; texts packed where they fitted, 51 places an example")
 
 
 def test_a_guess_rests_on_the_records_that_it_was_made_from(table: tuple[Store, LookupTarget]):

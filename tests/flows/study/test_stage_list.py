@@ -63,7 +63,7 @@ def test_the_studys_microbatch_and_pack_are_those_of_trainings_that_state_none()
     for field, wrong, key in itertools.product(
         ("microbatch", "pack"), ("0", "all"), ("compute", "stage1")
     ):
-        told = rf"{key}: {field} must be at least 1.* or none .* auto for .* got '?{wrong}'?\."
+        told = rf"{key}: {field} must be at least 1.* or null .* auto for .* got '?{wrong}'?\."
         with pytest.raises(ConfigError, match=told):
             study(words=(f"{key}.{field}={wrong}",))
 

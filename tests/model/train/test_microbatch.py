@@ -60,7 +60,7 @@ def test_a_device_computes_equal_parts_of_at_most_the_limit():
     assert TrainConfig(microbatch=6).num_passes(7) == 7
     wrong: Any
     for wrong in (0, "all"):
-        accepted = "microbatch must be at least 1, or none for the whole batch, or auto for"
+        accepted = "microbatch must be at least 1, or null for the whole batch, or auto for"
         with pytest.raises(ValueError, match=f"{accepted} what fits, got {wrong!r}"):
             TrainConfig(microbatch=wrong)
     with pytest.raises(ValueError, match=r"microbatch .*got 'auto'"):

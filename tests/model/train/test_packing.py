@@ -239,11 +239,12 @@ def test_auto_takes_what_the_first_updates_need_and_packs_nothing_on_a_cpu(
     fitting = list(packed_batches(loader, chosen, make_mesh(), 0, STAGE.total_steps))
     assert all(LENGTH in batch for batch in fitting)
     assert [LENGTH in batch for batch in packed_batches(loader, stated, make_mesh(), 0, 2)]
-    less = dataclasses.replace(chosen, pack=chosen.pack - 1)
+    less = dataclasses.replace(chosen, pack=chosen.pack - 4)
     assert not all(LENGTH in batch for batch in packed_batches(loader, less, make_mesh(), 0, 5))
     # Texts that fill their places are left as they are.
     full = dataclasses.replace(auto, text_len=chosen.pack)
     assert with_packing(full, loader).pack is None
+    assert with_packing(dataclasses.replace(auto, pack=40), loader).pack is None
 
 
 def run(root: Path, inputs: dict[str, str], train: TrainConfig, stop: int = 99) -> Path:
@@ -276,9 +277,11 @@ def test_a_packed_stage_resumes_to_the_same_bytes_and_is_the_stage_without(
         assert one["pack"] == 9
         assert "pack" not in other
         assert one["loss"] == pytest.approx(other["loss"], abs=2e-5)
+    batches = packed_batches(loader_of(inputs), packed, make_mesh(), 0, STAGE.total_steps)
+    assert rows[0][-1].get("padded", 0) == sum(LENGTH not in batch for batch in batches)
 
 
 def test_what_is_no_number_of_places_is_refused():
     for wrong in (0, -1, True, "some"):
-        with pytest.raises(ValueError, match=r"pack must be at least 1 .* none .* auto for .* got"):
+        with pytest.raises(ValueError, match=r"pack must be at least 1 .* null .* auto for .* got"):
             TrainConfig(pack=wrong)

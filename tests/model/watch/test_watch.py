@@ -211,7 +211,7 @@ def test_watching_changes_no_parameter_and_a_killed_stage_tells_the_same(
 def test_a_probe_learns_and_leaves_the_stage_its_parameters(tmp_path: Path, given: dict[str, Any]):
     decode = EvalConfig(metric="exact_match", batch_size=4, text_len=16)
     model = tiny_model()
-    many = TrainConfig(batch_size=12, total_steps=60, text_len=16, peak_lr=1e-2)
+    many = TrainConfig(batch_size=12, total_steps=60, text_len=16, peak_lr=1e-2, pack=12)
     probe = ProbeConfig(model=model, train=many, decode=decode, examples=11)
     watch = WatchConfig(every=1, examples=1, budgets=(64,), probe=probe)
     paths = StagePaths(
