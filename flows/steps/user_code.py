@@ -15,7 +15,6 @@ the first two import belong to the identity, too.
 import contextlib
 import dataclasses
 import functools
-import importlib
 import importlib.metadata
 import importlib.util
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.steps.code import reach
+from infra.processes.module import see_new_files
 from infra.references import (
     add_sources,
     entry_points,
@@ -162,7 +162,7 @@ def _append_to_path(folder: Path) -> None:
     """Has Python look for modules in a folder, too, after all others: it hides none of ours."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-        importlib.invalidate_caches()
+        see_new_files()
 
 
 def _add_user_module(folder: Path, module: str) -> None:

@@ -8,6 +8,7 @@ place of ours; so would one of a folder in PYTHONPATH.
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -16,6 +17,7 @@ PACKAGES = ("flows", "infra", "model", "parcel", "pipelines")
 """The top-level packages of this project."""
 
 _ROOT = Path(__file__).parents[2]
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def module_command(
@@ -47,12 +49,20 @@ def hiding_files(packages: Sequence[str], path: Sequence[str]) -> Iterator[tuple
       packages: top-level packages.
       path: folders that come before all others, such as those of PYTHONPATH.
     """
-    importlib.invalidate_caches()
+    see_new_files()
     for package in packages:
         found, own = PathFinder.find_spec(package, path), _installed_file(package)
         # A folder without `__init__.py` hides nothing: it has no file of its own.
         if found and found.origin and own and not os.path.samefile(found.origin, own):
             yield package, found.origin
+
+
+def see_new_files() -> None:
+    """Has imports look at folders again, in which there may be files that were not there before."""
+    # Python deletes entries of its cache one by one, and fails (KeyError) where another thread has
+    # deleted the same one meanwhile.
+    with _ONE_AT_A_TIME:
+        importlib.invalidate_caches()
 
 
 def stated_path() -> list[str]:

@@ -3,11 +3,18 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from infra.processes.module import PACKAGES, hiding_files, module_command, python_path
+from infra.processes.module import (
+    PACKAGES,
+    hiding_files,
+    module_command,
+    python_path,
+    see_new_files,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,3 +70,18 @@ def test_import_parcel_takes_ours_in_a_notebook_of_such_a_folder(project: Path):
     done = subprocess.run([sys.executable, "-c", late], cwd=project, capture_output=True, text=True)
     line = f"ImportError: {project}/model.py hides the package model of parcel-pipeline: import"
     assert line in done.stderr
+
+
+def test_threads_may_look_for_new_files_at_the_same_time(monkeypatch: pytest.MonkeyPatch):
+    # Folders that are not there have None in Python's cache, which is deleted at each look.
+    cache = {f"/nowhere/{number}": None for number in range(5000)}
+    monkeypatch.setattr(sys, "path_importer_cache", sys.path_importer_cache | cache)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(5):
+                sys.path_importer_cache.update(cache)
+                list(pool.map(lambda _: see_new_files(), range(4)))
+    finally:
+        sys.setswitchinterval(before)
