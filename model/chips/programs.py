@@ -150,12 +150,12 @@ class TrainProgram:
             )
         mesh = mesh_of(model, train, devices_of(topology))
         # Shapes from here on: no parameter is made, and no device is needed.
-        packed = isinstance(train.pack, int)
+        packed = bool(train.text_places)
         batch, rates = abstract_inputs(model, train, mesh, self.num_images, packed=packed)
         args = abstract_state(model, train, mesh), batch, vlm.Slots(self.tokens, self.tokens), rates
         with traced_for(mesh):
             lowered = StepPrograms(model, train, mesh, (self.num_images,)).lower(args)
-        places = train.pack if isinstance(train.pack, int) else train.text_len
+        places = train.text_places or train.text_len
         chunks = -(-places // min(model.loss_chunk, places))
         options = compiler_options(mesh.devices.flat[0].platform, deterministic=self.deterministic)
         return LoweredProgram(lowered, topology, chunks, options)

@@ -334,12 +334,12 @@ class Loader:
         for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
             self.examples.expect(step, self._rows)
 
-        def made(step: int) -> Batch:
+        def batch_of_step(step: int) -> Batch:
             if step + _EXPECTED_BATCHES < stop:
                 self.examples.expect(step + _EXPECTED_BATCHES, self._rows)
             return make(step)
 
-        return made
+        return batch_of_step
 
     def _records(self, step: int) -> tuple[Sequence[Draw], list[Record]]:
         draws = self.examples.draws(step, self._rows)

@@ -178,6 +178,11 @@ class ProgramConfig:
             ok = bool(self.budgets) and all(b >= 1 for b in self.budgets)
             self._require("budgets", ok, "a list of positive numbers, or none for the connector's")
 
+    @property
+    def text_places(self) -> int:
+        """Places for text of each example, on average, where texts are packed; else 0 [tokens]."""
+        return self.pack if isinstance(self.pack, int) else 0
+
     def num_passes(self, rows: int) -> int:
         """Returns the number of equal parts in which a device computes its rows of a batch.
 

@@ -152,8 +152,8 @@ class Speed:
     def add(self, budget: int, num_images: int, *, packed: bool = False) -> None:
         """Counts a step; where texts are packed, it has fewer places for them."""
         size, text_tokens = self._train.batch_size, self._train.text_len
-        if packed and isinstance(self._train.pack, int):
-            text_tokens = self._train.pack
+        if packed:
+            text_tokens = self._train.text_places
         bucket = budgets.bucket_of(self._model, budget).size
         self._tokens += size * (num_images * budget + text_tokens)
         self._num_flops += self._flops_of(bucket, num_images, text_tokens)

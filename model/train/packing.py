@@ -93,10 +93,9 @@ def with_packing(train: TrainConfig, loader: Loader) -> TrainConfig:
       train: the training recipe, with a number for `microbatch`.
       loader: the loader of this process's rows.
     """
-    if isinstance(train.pack, int):
-        return train if train.pack < train.text_len else dataclasses.replace(train, pack=None)
-    if train.pack is None:
-        return train
+    if train.pack != "auto":
+        fills = train.text_places >= train.text_len
+        return dataclasses.replace(train, pack=None) if fills else train
     if jax.default_backend() == "cpu":
         return dataclasses.replace(train, pack=None)
     num_parts, rows = _parts_of_host(train)
@@ -127,11 +126,11 @@ def packed_batches(
       start: first step.
       stop: end of the steps.
     """
-    if not isinstance(train.pack, int):
+    if not train.text_places:
         yield from loader.batches(start, stop)
         return
     num_parts, rows = _parts_of_host(train)
-    places, first = rows * train.pack, jax.process_index() * num_parts * rows
+    places, first = rows * train.text_places, jax.process_index() * num_parts * rows
     batches = loader.batches(start, stop, lambda b: packed_batch(b, num_parts, places, first))
     if not mesh.is_multi_process:
         yield from batches

@@ -261,7 +261,7 @@ class StepPrograms:
           state: the state before the first of them.
           draws: (budget, images per example) of each step.
         """
-        kinds = (False, True) if isinstance(self._train.pack, int) else (False,)
+        kinds = (False, True) if self._train.text_places else (False,)
         shapes = {self._shape(*draw, packed=packed) for draw in set(draws) for packed in kinds}
         missing = sorted(shapes - set(self._compiled))
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
@@ -330,7 +330,7 @@ def abstract_inputs(
     side = model.vision.image_px
     batch = {name: rows(train.text_len + 1) for name in ("text", "mask_ar", "mask_loss")}
     batch["image"] = rows(num_images, side, side, 3, dtype=np.uint8)
-    if isinstance(train.pack, int):
+    if train.text_places:
         batch[NUMBER] = rows()
     if packed:
         batch[LENGTH] = rows()
@@ -522,12 +522,12 @@ def _weighted_loss(
         for path, leaf in params.items()
     }
     adapters = None if train.lora is None else adapters_of(train.lora, weights)
+    # Lengths are there where the texts of these rows fit into their places.
     packing = None
     if LENGTH in batch:
-        assert isinstance(train.pack, int)
         (rows, text_len), num_images = batch["mask_loss"].shape, batch["image"].shape[1]
         packing = pack_texts(
-            batch[LENGTH], num_images * slots.bucket, text_len - 1, rows * train.pack
+            batch[LENGTH], num_images * slots.bucket, text_len - 1, rows * train.text_places
         )
     loss = vlm.loss(
         vlm.structure(model),

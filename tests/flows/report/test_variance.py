@@ -110,13 +110,17 @@ def test_one_noisy_training_keeps_its_own_variance():
         assert beside.half_width(0.05) < 1.25 * alone.half_width(0.05)
 
 
+def benchmarks_of_100_answers() -> list[SeedSpread]:
+    """Returns the seeds of 24 trainings whose variance is twice what single answers make."""
+    squares = np.random.default_rng(0).chisquare(2, 24) / 2
+    return [
+        dataclasses.replace(of_seeds(2 * v, str(k)), num_answers=100) for k, v in enumerate(squares)
+    ]
+
+
 def test_seeds_that_differ_show_more_in_a_larger_benchmark():
     """Seeds as different as an answer of 100: ratio 2 there, 51 with 5,000 answers."""
-    rng = np.random.default_rng(0)
-    small = [
-        dataclasses.replace(of_seeds(2 * v, str(k)), num_answers=100)
-        for k, v in enumerate(rng.chisquare(2, 24) / 2)
-    ]
+    small = benchmarks_of_100_answers()
     # Its two seeds lie closer than they should: a tenth of their variance.
     large = dataclasses.replace(of_seeds(5.1, "large"), num_answers=5000)
     *_, spread = seeds_variances([*small, large])
@@ -151,11 +155,7 @@ def test_only_seeds_that_differ_far_more_than_those_of_other_trainings_are_outli
 
 def test_seeds_of_a_larger_benchmark_may_show_more():
     """Seeds as different as an answer of 100: ratio 2 there, 51 with 5,000 answers."""
-    rng = np.random.default_rng(0)
-    small = [
-        dataclasses.replace(of_seeds(2 * v, str(k)), num_answers=100)
-        for k, v in enumerate(rng.chisquare(2, 24) / 2)
-    ]
+    small = benchmarks_of_100_answers()
     large = dataclasses.replace(of_seeds(51.0, "large"), num_answers=5000)
     assert not any(find_outliers([*small, large]))
     assert find_outliers([*small, dataclasses.replace(large, num_answers=100)])[-1]
