@@ -165,7 +165,9 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh | Abstr
     #     vision/blocks/attn_norm/scale   (27, 1152)         P()                    a copy each
     if is_vector(path) or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
+    # A mesh of other axes keeps whole weights on each device (`model.train.exact`).
     within = (FSDP,) if num_slices(mesh) > 1 else (FSDP, REPLICA)
+    within = [axis for axis in within if axis in mesh.shape]
     for axis in sorted(within, key=lambda axis: -mesh.shape[axis]):
         if mesh.shape[axis] > 1 and _fits(shape[-2], mesh.shape[axis]):
             return P(*(axis if dim == len(shape) - 2 else None for dim in range(len(shape))))
@@ -234,7 +236,7 @@ def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array
     devices = mesh.local_mesh.size if mesh.is_multi_process else mesh.size
     if size % devices:
         raise ValueError(f"batch_size must be a multiple of {devices} devices, got {size}.")
-    sharding = NamedSharding(mesh, P(AXES))
+    sharding = NamedSharding(mesh, P(mesh.axis_names))
     if not mesh.is_multi_process:
         return jax.device_put(batch, sharding)
     rows = jax.make_array_from_process_local_data

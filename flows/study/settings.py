@@ -176,6 +176,8 @@ class StudySettings:
 
     def in_parts(self, train: TrainConfig) -> TrainConfig:
         """Returns a training recipe with the study's `microbatch` and `pack`, where it has none."""
+        if train.exact_shards is not None:  # Then both are the recipe's: parts of its identity.
+            return train
         microbatch = self.compute.microbatch if train.microbatch is None else train.microbatch
         pack = self.compute.pack if train.pack == "auto" else train.pack
         return dataclasses.replace(train, microbatch=microbatch, pack=pack)

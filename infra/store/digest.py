@@ -36,6 +36,11 @@ def born(*value: object) -> dict[str, Any]:
     return {"born": value}
 
 
+def identity_where(name: str) -> dict[str, Any]:
+    """Returns metadata of a config field that is part of the identity where another one is set."""
+    return {"identity": name}
+
+
 def file_sha256(path: Path) -> str:
     """Returns the sha256 of a file's bytes [hex]."""
     digest = hashlib.sha256()
@@ -138,7 +143,14 @@ def birth_values(config: type[Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _identity_fields(config: Any) -> list["dataclasses.Field[Any]"]:
-    return [field for field in dataclasses.fields(config) if field.metadata.get("identity", True)]
+    """Returns the fields of a config in its identity; of its class, those that may be."""
+
+    def counts(condition: bool | str) -> bool:
+        if isinstance(condition, bool) or isinstance(config, type):
+            return bool(condition)
+        return getattr(config, condition) is not None
+
+    return [f for f in dataclasses.fields(config) if counts(f.metadata.get("identity", True))]
 
 
 def _default(field: "dataclasses.Field[Any]") -> tuple[Any, ...]:

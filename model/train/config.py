@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Literal, get_args
 
-from infra.store.digest import NOT_IDENTITY
+from infra.store.digest import NOT_IDENTITY, identity_where
 from model.data.config import BatchConfig
 from model.prompt.registry import prompt_template
 from model.train.lora_config import LoraConfig
@@ -137,6 +137,10 @@ class ProgramConfig:
       microbatch: most examples that a device computes at a time; of more, it computes equal parts
         one after the other and adds their losses and gradients, which takes less memory. None
         computes all at once; "auto" as many as fit the device by the formula of `memory`.
+      exact_shards: number of virtual shards of a batch, a power of two: an update then has the same
+        bytes on any number of devices that is one, up to this (see `train.exact`). Each device
+        holds whole weights and moments. `microbatch` and `pack`, which are then of a shard, are
+        part of the identity. None adds up in the order of the devices.
       pack: places for text that a device has for each example it computes at a time, on average;
         texts are packed into them without their padding. An update whose texts do not fit is
         computed with padding. None, and a number of `text_len` or more, packs nothing; "auto" takes
@@ -155,9 +159,14 @@ class ProgramConfig:
     freeze_text: bool = False
     lora: LoraConfig | None = None
     groups: tuple[ProgramGroup, ...] = ()
+    exact_shards: int | None = None
     num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
-    microbatch: int | str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
-    pack: int | str | None = dataclasses.field(default="auto", metadata=NOT_IDENTITY)
+    microbatch: int | str | None = dataclasses.field(
+        default=None, metadata=identity_where("exact_shards")
+    )
+    pack: int | str | None = dataclasses.field(
+        default="auto", metadata=identity_where("exact_shards")
+    )
 
     def __post_init__(self) -> None:
         # First counts, then rates, then lists; a message names the field as in the YAML.
@@ -165,6 +174,8 @@ class ProgramConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         check_microbatch(self.microbatch)
         check_pack(self.pack)
+        if self.exact_shards is not None:
+            self._check_exact(self.exact_shards)
         self._require("grad_clip", self.grad_clip > 0, "positive")
         self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
@@ -194,6 +205,25 @@ class ProgramConfig:
         # 12 rows at most 5 at a time: 3 parts of 4.
         limit = self.microbatch if isinstance(self.microbatch, int) else rows
         return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= limit)
+
+    def rows_of_part(self, devices: int) -> int:
+        """Returns how many rows of a batch a device computes before it adds gradients to others'.
+
+        Args:
+          devices: number of devices that share the batch.
+        """
+        return max(1, self.batch_size // (self.exact_shards or devices))
+
+    def _check_exact(self, shards: int) -> None:
+        """Refuses what no virtual shards can be made of."""
+        sizes = [2**k for k in range(self.batch_size.bit_length()) if self.batch_size % 2**k == 0]
+        accepted = f"one of {', '.join(map(str, sizes))} for batch_size={self.batch_size}, or null"
+        self._require("exact_shards", type(shards) is int and shards in sizes, accepted)
+        if self.microbatch == "auto":
+            raise ValueError(
+                "microbatch must be a number or null with exact_shards, got 'auto': what fits "
+                "differs between devices, and the bytes with it."
+            )
 
     def _require(self, name: str, ok: bool, accepted: str) -> None:
         if not ok:

@@ -34,10 +34,9 @@ from model.train.lora import whole_weights
 from model.train.losses import Losses
 from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
-from model.train.packing import packed_batches, with_packing
+from model.train.packing import is_packed, packed_batches, with_packing
 from model.train.start import starting_params
 from model.train.step import (
-    LENGTH,
     Rates,
     State,
     StepMetrics,
@@ -179,7 +178,7 @@ def fit(
       PreemptedError: if `must_leave` returned True.
     """
     began = time.monotonic()
-    check_devices(train.batch_size)
+    check_devices(train.batch_size, exact_shards=train.exact_shards)
     model = model.with_prompt(train.prompt)
     # The loader comes first: by its number of records, epochs become updates, and the shapes of its
     # batches are the programs that may be needed.
@@ -257,8 +256,9 @@ def fit(
             budget, _ = draws[step]
             rates = rates_of(train, factors[:, step], seeds, step)
             state, metrics = programs(state, batch, budget, rates)
-            num_padded += train.pack is not None and LENGTH not in batch
-            speed.add(*draws[step], packed=LENGTH in batch)
+            packed = is_packed(batch)
+            num_padded += train.pack is not None and not packed
+            speed.add(*draws[step], packed=packed)
             losses.add(step, metrics.loss)
             # What is due now. Each action needs the device's results, so the host waits for them.
             leaves = must_leave(num_done) and num_done < train.total_steps

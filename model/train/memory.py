@@ -49,8 +49,13 @@ def step_bytes(
     parts = _num_parts(model, math.gcd(train.num_replicas, devices), devices)
     # Four float32 numbers per trained parameter: itself, its gradient and two moments; and a sum of
     # gradients, where a batch is computed in parts.
-    passes = train.num_passes(max(1, train.batch_size // devices))
+    rows_of_part = train.rows_of_part(devices)
+    passes = train.num_passes(rows_of_part)
     numbers = 4 if passes == 1 else 5
+    if train.exact_shards is not None:
+        # Sums of earlier shards, one for each level of the tree below a device.
+        parts = 1
+        numbers += max(1, train.exact_shards // devices).bit_length() - 1
     state = numbers * sum(trained.values()) + sum(frozen.values())
     state *= _FLOAT32 / parts
     text, vision = model.text, model.vision
@@ -64,7 +69,7 @@ def step_bytes(
     for table in ("text/embedding", "text/head"):
         gathered_weights += _BFLOAT16 * _sizes(model).get(table, 0)
         gathered_weights += _FLOAT32 * trained.get(table, 0)
-    rows = train.batch_size / devices / passes
+    rows = rows_of_part / passes
     tower_tokens = vision.num_tokens * num_images
     sequence_len = tokens * num_images + train.text_len
     # The backward pass ends before a frozen tower, so nothing of it is kept.
@@ -102,7 +107,7 @@ def fitting_microbatch(
       num_images: images per example.
       devices: number of devices that share the batch.
     """
-    rows, tokens = max(1, train.batch_size // devices), max(declared_buckets(model, train))
+    rows, tokens = train.rows_of_part(devices), max(declared_buckets(model, train))
     for size in (rows // parts for parts in range(1, rows + 1) if rows % parts == 0):
         limited = dataclasses.replace(train, microbatch=size)
         needed = step_bytes(model, limited, tokens, num_images=num_images, devices=devices)

@@ -83,6 +83,32 @@ def packed_batch(batch: Batch, num_parts: int, places: int, first: int = 0) -> B
     return dealt
 
 
+def packed_shards(batch: Batch, num_shards: int, passes: int, places: int, first: int = 0) -> Batch:
+    """Returns a batch whose virtual shards are packed each for itself; see `packed_batch`.
+
+    Where the texts of a shard do not fit, its lengths are -1: that shard is not packed.
+
+    Args:
+      batch: this host's rows of a batch.
+      num_shards: shards of this host.
+      passes: parts of a shard.
+      places: places for the texts of a part.
+      first: number of the first row's example in the batch of all hosts.
+    """
+    rows = len(batch["text"]) // num_shards
+    shards = []
+    for start in range(0, num_shards * rows, rows):
+        shard = {name: array[start : start + rows] for name, array in batch.items()}
+        shard = packed_batch(shard, passes, places, first + start)
+        shards.append({LENGTH: np.full(rows, -1, np.int32), **shard})
+    return {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
+
+
+def is_packed(batch: Batch) -> bool:
+    """Returns whether all texts of this host's rows are packed."""
+    return LENGTH in batch and bool(np.all(batch[LENGTH] >= 0))
+
+
 def with_packing(train: TrainConfig, loader: Loader) -> TrainConfig:
     """Returns the recipe with a number, or none, in place of `pack: auto`.
 
@@ -100,11 +126,15 @@ def with_packing(train: TrainConfig, loader: Loader) -> TrainConfig:
         return dataclasses.replace(train, pack=None)
     num_parts, rows = _parts_of_host(train)
     num_updates = min(train.total_steps, _MAX_UPDATES)
-    num_updates = min(num_updates, max(_MIN_UPDATES, _MAX_ROWS // (num_parts * rows)))
+    # Of virtual shards the number is for any number of hosts: all rows count, not this host's.
+    rows_read = num_parts * rows if train.exact_shards is None else train.batch_size
+    num_updates = min(num_updates, max(_MIN_UPDATES, _MAX_ROWS // rows_read))
     needed = 0
     for texts in loader.texts(num_updates):
         lengths = text_lengths(texts["mask_loss"])
-        needed = max(needed, int(lengths[deal(lengths, num_parts)].sum(axis=1).max()))
+        for shard in np.split(lengths, _num_shards_of_host(train)):
+            parts = deal(shard, num_parts * len(shard) // len(lengths))
+            needed = max(needed, int(shard[parts].sum(axis=1).max()))
     if jax.process_count() > 1:
         needed = int(multihost_utils.process_allgather(np.int32(needed)).max())
     pack = max(1, -(-needed // (rows * _MULTIPLE))) * _MULTIPLE
@@ -131,6 +161,12 @@ def packed_batches(
         return
     num_parts, rows = _parts_of_host(train)
     places, first = rows * train.text_places, jax.process_index() * num_parts * rows
+    if train.exact_shards is not None:
+        shards = _num_shards_of_host(train)
+        yield from loader.batches(
+            start, stop, lambda b: packed_shards(b, shards, num_parts // shards, places, first)
+        )
+        return
     batches = loader.batches(start, stop, lambda b: packed_batch(b, num_parts, places, first))
     if not mesh.is_multi_process:
         yield from batches
@@ -156,8 +192,13 @@ def _agreed(batch: Batch, is_packed: jax.Array) -> Batch:
     return {name: array for name, array in batch.items() if name != LENGTH}
 
 
+def _num_shards_of_host(train: TrainConfig) -> int:
+    """Returns in how many shards, each packed alone, a host's rows are; 1 without virtual ones."""
+    return 1 if train.exact_shards is None else train.exact_shards // jax.process_count()
+
+
 def _parts_of_host(train: TrainConfig) -> tuple[int, int]:
     """Returns the number of parts that a host's devices compute, and the rows of each."""
-    rows = train.batch_size // jax.device_count()
+    rows = train.rows_of_part(jax.device_count())
     passes = train.num_passes(rows)
-    return passes * jax.local_device_count(), rows // passes
+    return train.batch_size // rows // jax.process_count() * passes, rows // passes

@@ -43,6 +43,12 @@ from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen,
 NUMBER, LENGTH = "number", "length"
 """Names of what a batch has for packing, for each row: see `model.train.packing`."""
 
+SHARD = "shard"
+"""Axis of the mesh of a stage with `exact_shards`; each of its devices has whole weights."""
+
+WEIGHTS = "weights"
+"""Name of the weights of a batch's targets, on the devices."""
+
 
 class State(NamedTuple):
     """Parameters by path, and the optimizer's state. A step changes all but the frozen ones."""
@@ -156,17 +162,25 @@ def _finite_program(mesh: Mesh) -> Any:
     return jax.jit(are_all, out_shardings=NamedSharding(mesh, P()))
 
 
-def check_devices(batch_size: int, field: str = "batch_size") -> None:
+def check_devices(
+    batch_size: int, field: str = "batch_size", exact_shards: int | None = None
+) -> None:
     """Checks that the devices of all processes divide a batch, before anything is compiled.
 
     Args:
       batch_size: examples per update.
       field: name of the batch size in the config.
+      exact_shards: virtual shards of the batch, which they divide; None where there are none.
 
     Raises:
       ValueError: if they do not, with batch sizes that would do.
     """
     devices, processes = jax.device_count(), jax.process_count()
+    if exact_shards is not None and exact_shards % devices:
+        raise ValueError(
+            f"exact_shards must be a multiple of the {devices} devices that train together, got "
+            f"{exact_shards}; take 1, 2, 4 … devices, at most {exact_shards}."
+        )
     if batch_size % devices:
         of = f" of {processes} processes" if processes > 1 else ""
         near = sorted(
@@ -222,7 +236,18 @@ class StepPrograms:
             declared, or a dropout key is missing or superfluous.
           LookupError: if programs were compiled ahead, and this step's was not.
         """
-        # Wrong calls are refused here, before anything is compiled.
+        shape, slots = self._shape_of(batch, budget, rates)
+        args = state, shard_batch(batch, self.mesh), slots, rates
+        if shape not in self._compiled:
+            self._check_not_ahead(shape)
+            self._compiled[shape] = self._compile(self.lower(args))
+        return self._compiled[shape](*args)
+
+    def _shape_of(self, batch: Batch, budget: int, rates: Rates) -> tuple[ProgramShape, vlm.Slots]:
+        """Returns the shapes of an update's program, and its room for soft tokens.
+
+        Wrong calls are refused here, before anything is compiled.
+        """
         bucket = budgets.bucket_of(self._model, budget).size
         if bucket not in self._declared:
             raise ValueError(
@@ -243,16 +268,14 @@ class StepPrograms:
         # The budget is an argument of the program, its bucket a part of the program's key: budgets
         # 66 and 96 both run as 96 slots, in the same program.
         shape = self._shape(budget, num_images, packed=LENGTH in batch)
-        slots = vlm.Slots(shape.bucket, min(budget, shape.bucket))
-        args = state, shard_batch(batch, self.mesh), slots, rates
-        if shape not in self._compiled:
-            if self._are_ahead:
-                raise LookupError(
-                    f"no program was compiled for {shape}; compiled ahead: "
-                    f"{sorted(self._compiled)}."
-                )
-            self._compiled[shape] = self._compile(self.lower(args))
-        return self._compiled[shape](*args)
+        return shape, vlm.Slots(shape.bucket, min(budget, shape.bucket))
+
+    def _check_not_ahead(self, shape: ProgramShape) -> None:
+        """Raises `LookupError` where programs were compiled ahead, and that of a shape was not."""
+        if self._are_ahead:
+            raise LookupError(
+                f"no program was compiled for {shape}; compiled ahead: {sorted(self._compiled)}."
+            )
 
     def compile_ahead(self, state: State, draws: Iterable[tuple[int, int]]) -> None:
         """Compiles the programs of some steps, as many at a time as there are cores.
@@ -261,9 +284,7 @@ class StepPrograms:
           state: the state before the first of them.
           draws: (budget, images per example) of each step.
         """
-        kinds = (False, True) if self._train.text_places else (False,)
-        shapes = {self._shape(*draw, packed=packed) for draw in set(draws) for packed in kinds}
-        missing = sorted(shapes - set(self._compiled))
+        missing = [shape for shape in self._shapes_of(draws) if shape not in self._compiled]
         # Tracing is Python and runs in turn; compiling is not, and runs in threads.
         lowered = [self._lower_shapes(state, shape) for shape in missing]
         with ThreadPoolExecutor(num_cores()) as pool:
@@ -274,6 +295,13 @@ class StepPrograms:
     def program(self, bucket: int, num_images: int = 1) -> jax.stages.Compiled:
         """Returns a compiled program, by the slots of its bucket and its images per example."""
         return self._compiled[ProgramShape(bucket, num_images)]
+
+    def _shapes_of(self, draws: Iterable[tuple[int, int]]) -> list[ProgramShape]:
+        """Returns the shapes of the programs that some steps may run."""
+        kinds = (False, True) if self._train.text_places else (False,)
+        return sorted(
+            {self._shape(*draw, packed=packed) for draw in set(draws) for packed in kinds}
+        )
 
     def _shape(self, budget: int, num_images: int, *, packed: bool) -> ProgramShape:
         """Returns the shapes of the program that a step runs."""
@@ -324,7 +352,7 @@ def abstract_inputs(
     """Returns the shapes of a step's inputs besides its state: a batch and the rates."""
 
     def rows(*shape: int, dtype: Any = np.int32) -> jax.ShapeDtypeStruct:
-        sharding = NamedSharding(mesh, P(AXES))
+        sharding = NamedSharding(mesh, P(mesh.axis_names))
         return jax.ShapeDtypeStruct((train.batch_size, *shape), dtype, sharding=sharding)
 
     side = model.vision.image_px
@@ -380,11 +408,19 @@ def _cached_programs(
     deterministic: bool,
 ) -> StepPrograms:
     mesh = mesh_of(model, train, devices)
-    return StepPrograms(model, train, mesh, num_images, deterministic=deterministic)
+    if train.exact_shards is None:
+        return StepPrograms(model, train, mesh, num_images, deterministic=deterministic)
+    from model.train.exact import ExactPrograms  # It builds on this module.
+
+    return ExactPrograms(model, train, mesh, num_images, deterministic=deterministic)
 
 
 def mesh_of(model: ModelConfig, train: ProgramConfig, devices: Sequence[Any]) -> Mesh:
     """Returns the mesh of a stage: a config made for a pod also runs where devices are fewer."""
+    if train.exact_shards is not None:
+        # A process's devices are neighbours, as its rows of a batch are.
+        ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+        return Mesh(np.array(ordered), (SHARD,))
     if len(devices) == 1:  # Tracing the model takes a second.
         return make_mesh(devices)
     least = math.gcd(train.num_replicas, len(devices))
@@ -401,19 +437,19 @@ def _step(
     train: ProgramConfig,
     mesh: Mesh,
 ) -> tuple[State, StepMetrics]:
-    backward = functools.partial(_backward, model=model, train=train)
+    of_rows = functools.partial(backward, model=model, train=train)
     # In: weights in the parts that `partition_specs` names, rows of the batch, and the same budget
     # and key everywhere. Out: the loss of all rows, and gradients in the parts in which weights are
     # kept.
     if mesh.size > 1:
         trained, frozen = partition_specs(state.trained, mesh), partition_specs(state.frozen, mesh)
-        backward = jax.shard_map(
-            backward,
+        of_rows = jax.shard_map(
+            of_rows,
             mesh=mesh,
             in_specs=(trained, frozen, P(AXES), P(), P()),
             out_specs=(P(), trained),
         )
-    loss, gradients = backward(state.trained, state.frozen, batch, slots, rates.dropout_key)
+    loss, gradients = of_rows(state.trained, state.frozen, batch, slots, rates.dropout_key)
     chain = optimizer(train, rates.learning, rates.decay)
     trained, opt_state = update_params(chain, gradients, state.optimizer, state.trained)
     return State(trained, state.frozen, opt_state), StepMetrics(loss, norms_of(gradients))
@@ -427,7 +463,7 @@ def norms_of(gradients: Flat) -> dict[str, jax.Array]:
     return {part: optax.tree.norm(leaves) for part, leaves in sorted(parts.items())}
 
 
-def _backward(
+def backward(
     trained: Flat,
     frozen: Flat,
     batch: dict[str, jax.Array],
@@ -437,7 +473,17 @@ def _backward(
     model: ModelConfig,
     train: ProgramConfig,
 ) -> tuple[jax.Array, Flat]:
-    """Returns the loss of all rows, and its gradient for this device's parts of the parameters."""
+    """Returns the loss of all rows, and its gradient for this device's parts of the parameters.
+
+    Args:
+      trained: this device's parts of the parameters that are trained.
+      frozen: its parts of the others.
+      batch: its rows; `WEIGHTS` of their targets where these are not those of the recipe.
+      slots: room for soft tokens.
+      dropout_key: see `dropout_key`.
+      model: config of the model.
+      train: the training recipe.
+    """
     key = None if dropout_key is None else jax.random.wrap_key_data(dropout_key)  # type: ignore[arg-type]
     rows = len(batch["text"])
 
@@ -455,9 +501,10 @@ def _backward(
     #
     #     rows of a device     r0 r1 r2 r3 r4 r5        microbatch 2
     #     parts                [r0 r1] [r2 r3] [r4 r5]  loss = sum, gradient = sum
-    weights = loss_weights(batch["mask_loss"][:, 1:], train.loss_weights)
     numbers = first_row(rows) + jnp.arange(rows)
-    weighted = {NUMBER: numbers, **batch, "weights": weights}
+    weighted = {NUMBER: numbers, **batch}
+    if WEIGHTS not in batch:
+        weighted[WEIGHTS] = loss_weights(batch["mask_loss"][:, 1:], train.loss_weights)
     if (passes := train.num_passes(rows)) == 1:
         return loss_and_gradient(weighted)
     parts = {
@@ -490,7 +537,7 @@ def loss_of_rows(
       model: config of the model.
       lora: settings of the adapters; None where there are none.
     """
-    weighted = {**batch, "weights": loss_weights(batch["mask_loss"][:, 1:])}
+    weighted = {**batch, WEIGHTS: loss_weights(batch["mask_loss"][:, 1:])}
     return _weighted_loss(params, weighted, slots, model, ProgramConfig(lora=lora))
 
 
@@ -534,7 +581,7 @@ def _weighted_loss(
         unflatten_params({p: leaf for p, leaf in weights.items() if not p.startswith(LORA)}),
         vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
         slots,
-        batch["weights"],
+        batch[WEIGHTS],
         label_smoothing=train.label_smoothing,
         dropout=dropout,
         adapters=adapters,

@@ -15,7 +15,7 @@ from model.data.loader import Loader
 from model.data.parts import open_parts
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
-from model.sharding import AXES, partition_specs, shard_batch
+from model.sharding import partition_specs, shard_batch
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.lora_config import LoraConfig
@@ -123,6 +123,6 @@ def _loss(
 ) -> jax.Array:
     loss = functools.partial(loss_of_rows, model=model, lora=lora)
     if mesh.size > 1:
-        parts = (partition_specs(params, mesh), P(AXES), P())
+        parts = (partition_specs(params, mesh), P(mesh.axis_names), P())
         loss = jax.shard_map(loss, mesh=mesh, in_specs=parts, out_specs=P())
     return loss(params, batch, slots)

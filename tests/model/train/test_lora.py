@@ -26,7 +26,7 @@ from model.train.lora_config import MATRICES, LoraConfig
 from model.train.memory import parameter_paths, step_bytes, trained_parts
 from model.train.optimizer import split_frozen, unmatched_groups
 from model.train.start import starting_params
-from model.train.step import _backward, loss_weights
+from model.train.step import backward, loss_weights
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model, without_compiling
 
@@ -76,10 +76,10 @@ def test_gradients_are_those_of_a_dense_decoder(scan: bool, remat: Any):
     trained, frozen = split_frozen({**params, **adapters}, train)
     batch, slots = batch_of(4), vlm.Slots(30, 24)
 
-    def backward(trained, frozen):
-        return _backward(trained, frozen, batch, slots, None, model=model, train=train)
+    def derive(trained, frozen):
+        return backward(trained, frozen, batch, slots, None, model=model, train=train)
 
-    loss, gradients = jax.tree.map(np.asarray, jax.jit(backward)(trained, frozen))
+    loss, gradients = jax.tree.map(np.asarray, jax.jit(derive)(trained, frozen))
     # The reference has whole matrices and no adapters; what it gives for them is taken apart by
     # hand: d/dA = scale dW B^T and d/dB = scale A^T dW.
     dense = dict(params)

@@ -12,7 +12,7 @@ from model import vlm
 from model.checkpoint.digest import flatten_params
 from model.train.config import LossWeights, TrainConfig
 from model.train.memory import FORMULA_SHARE, fitting_microbatch, step_bytes, with_microbatch
-from model.train.step import _backward, dropout_key
+from model.train.step import backward, dropout_key
 from tests.model.tiny_model import tiny_model
 
 MODEL = tiny_model("parcel", (30, 64))
@@ -39,10 +39,10 @@ def test_parts_give_the_loss_and_gradient_of_the_whole_batch(microbatch: int, eq
     for limit in (None, microbatch):
         config = dataclasses.replace(train, microbatch=limit)
 
-        def backward(params, batch, key, config=config):
-            return _backward(params, {}, batch, vlm.Slots(30, 24), key, model=MODEL, train=config)
+        def derive(params, batch, key, config=config):
+            return backward(params, {}, batch, vlm.Slots(30, 24), key, model=MODEL, train=config)
 
-        results.append(jax.tree.map(np.asarray, jax.jit(backward)(params, batch, key)))
+        results.append(jax.tree.map(np.asarray, jax.jit(derive)(params, batch, key)))
     (loss, gradients), (loss_of_parts, gradients_of_parts) = results
     np.testing.assert_allclose(loss_of_parts, loss, rtol=1e-6)
     norms = {path: np.linalg.norm(gradient) for path, gradient in gradients.items()}

@@ -29,7 +29,7 @@ from model.train.step import (
     NUMBER,
     Rates,
     StepPrograms,
-    _backward,
+    backward,
     dropout_key,
     make_state,
 )
@@ -89,10 +89,10 @@ def loss_and_gradients(
     """Returns the loss and the gradients of an update on one device."""
     params = dict(flatten_params(vlm.init_params(model, 0)))
 
-    def backward(params: Any, batch: Batch, key: Any) -> Any:
-        return _backward(params, {}, batch, slots, key, model=model, train=train)
+    def derive(params: Any, batch: Batch, key: Any) -> Any:
+        return backward(params, {}, batch, slots, key, model=model, train=train)
 
-    loss, gradients = jax.jit(backward)(params, batch, dropout_key(train, 0, 0))
+    loss, gradients = jax.jit(derive)(params, batch, dropout_key(train, 0, 0))
     return float(loss), jax.tree.map(np.asarray, gradients)
 
 
