@@ -110,6 +110,11 @@ def describe_microbatches(config: StudyConfig) -> Iterator[str]:
 def _describe(program: PlannedProgram) -> str:
     """Returns a line with room for the memory, {gib}; "" for a batch that fits as a whole."""
     size, chips = program.train.batch_size, program.chips.count
+    if (shards := program.train.exact_shards) is not None and shards % chips:
+        return (
+            f"exact_shards of {shards} is refused when it starts: it is no multiple of its "
+            f"{chips} chips"
+        )
     if size % chips:
         # A training never takes fewer chips than its processes have (`step.check_devices`).
         near = [n for n in (size // chips * chips, (size // chips + 1) * chips) if n]
@@ -119,7 +124,7 @@ def _describe(program: PlannedProgram) -> str:
             f"a batch of {size} is refused when it starts: it is no multiple of its "
             f"{chips} chips; {', or '.join(cures)}"
         )
-    train, rows = with_planned_microbatch(program), size // chips
+    train, rows = with_planned_microbatch(program), program.train.rows_of_part(chips)
     if planned_bytes(program, train) <= program.chips.program_bytes:
         if (passes := train.num_passes(rows)) == 1:
             return ""

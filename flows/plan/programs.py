@@ -109,10 +109,12 @@ def by_formula(
 
 def update_traffic(model: ModelConfig, train: TrainConfig, chips: int) -> float:
     """Returns the bytes that pass a chip's links in one update, by formula; 0 for one chip."""
-    from model.train.memory import gathered_bytes
+    from model.train.memory import gathered_bytes, num_params
 
     # In each part of a batch that is computed by itself, weights are gathered for the forward and
     # for the backward pass, and gradients are scattered.
+    if train.exact_shards is not None:  # Gradients of the whole model, to one chip after the other.
+        return 4.0 * num_params(model) * (chips - 1).bit_length()
     passes = train.num_passes(max(1, train.batch_size // chips))
     return passes * gathered_bytes(model) if chips > 1 else 0.0
 

@@ -59,12 +59,12 @@ class ShardSums(NamedTuple):
 
     Attributes:
       loss: sum of losses.
-      count: what the loss is a mean over: examples, or target tokens.
+      weight: what the loss is a mean over: number of examples, or of target tokens.
       gradients: gradients of the sum of losses.
     """
 
     loss: jax.Array
-    count: jax.Array
+    weight: jax.Array
     gradients: Flat
 
 
@@ -222,7 +222,7 @@ class _Finish:
         rates: Rates,
         train: ProgramConfig,
         mesh: Mesh,
-        devices: Sequence[jax.Device],
+        devices: Sequence[Any],
         compiled: Callable[[jax.stages.Lowered], jax.stages.Compiled],
     ) -> None:
         self._mesh = mesh
@@ -321,14 +321,14 @@ def _apply(
 ) -> tuple[Flat, optax.OptState, StepMetrics]:
     """Returns parameters and optimizer's state after an update, and its measurements."""
     total = jax.tree.map(lambda leaf: leaf[0], sums)
-    count = jnp.maximum(total.count, 1.0)
+    count = jnp.maximum(total.weight, 1.0)
     gradients = jax.tree.map(lambda leaf: leaf / count, total.gradients)
     chain = optimizer(train, rates.learning, rates.decay)
     trained, moments = update_params(chain, gradients, moments, trained)
     return trained, moments, StepMetrics(total.loss / count, norms_of(gradients))
 
 
-def _abstract(tree: Any, device: jax.Device) -> Any:
+def _abstract(tree: Any, device: Any) -> Any:
     """Returns the shapes and types of a tree, on one device."""
     sharding = SingleDeviceSharding(device)
     return jax.tree.map(

@@ -35,6 +35,7 @@ from model.train.losses import Losses
 from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
 from model.train.packing import is_packed, packed_batches, with_packing
+from model.train.programs import step_programs
 from model.train.start import starting_params
 from model.train.step import (
     Rates,
@@ -46,7 +47,6 @@ from model.train.step import (
     dropout_key,
     frozen_params,
     make_state,
-    step_programs,
 )
 
 

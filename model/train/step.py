@@ -35,7 +35,7 @@ from model.sharding import (
 )
 from model.text.dropout import Dropout
 from model.text.packing import pack_texts
-from model.train.config import LossWeights, ProgramConfig, TrainConfig
+from model.train.config import LossWeights, ProgramConfig
 from model.train.lora import LORA, adapter_shapes, adapters_of, new_adapters
 from model.train.lora_config import LoraConfig
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
@@ -385,34 +385,6 @@ def dropout_key(train: ProgramConfig, seed: int, step: int) -> np.ndarray | None
       step: number of the update.
     """
     return np.random.SeedSequence([seed, step]).generate_state(2) if train.dropout else None
-
-
-def step_programs(
-    model: ModelConfig,
-    train: TrainConfig,
-    num_images: Sequence[int] = (1,),
-    *,
-    deterministic: bool = True,
-) -> StepPrograms:
-    """Returns the programs of a stage; stages that differ only in rates and steps share them."""
-    devices = tuple(jax.devices())
-    return _cached_programs(model, train.program, devices, tuple(num_images), deterministic)
-
-
-@functools.lru_cache(maxsize=4)
-def _cached_programs(
-    model: ModelConfig,
-    train: ProgramConfig,
-    devices: Any,
-    num_images: tuple[int, ...],
-    deterministic: bool,
-) -> StepPrograms:
-    mesh = mesh_of(model, train, devices)
-    if train.exact_shards is None:
-        return StepPrograms(model, train, mesh, num_images, deterministic=deterministic)
-    from model.train.exact import ExactPrograms  # It builds on this module.
-
-    return ExactPrograms(model, train, mesh, num_images, deterministic=deterministic)
 
 
 def mesh_of(model: ModelConfig, train: ProgramConfig, devices: Sequence[Any]) -> Mesh:

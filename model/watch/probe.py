@@ -27,7 +27,8 @@ from model.train.lora_config import LoraConfig
 from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
 from model.train.packing import packed_batches, with_packing
-from model.train.step import make_state, step_programs
+from model.train.programs import step_programs
+from model.train.step import make_state
 from model.watch.config import ProbeConfig
 
 _SEEDS = Seeds.of(0)

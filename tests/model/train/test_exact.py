@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[3]
 
 DEVICES = """
 import dataclasses
-import json
 import jax
 import numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
@@ -39,7 +38,6 @@ from model.sharding import make_mesh
 from tests.model.tiny_model import tiny_model
 
 model = tiny_model("parcel", (30, 64))
-params = starting_params(model, None, 0)
 
 def batch_of(step):
     rng = np.random.default_rng(step)
@@ -52,7 +50,7 @@ def batch_of(step):
     }
 
 def updated(train, mesh, programs):
-    state = make_state(params, train.program, mesh)
+    state = make_state(starting_params(model, None, 0), train.program, mesh)
     losses = []
     for step in range(3):
         batch = batch_of(step)
@@ -117,8 +115,8 @@ import json
 import sys
 import jax
 jax.config.update("jax_disable_most_optimizations", True)
-if len(sys.argv) > 3:
-    jax.distributed.initialize(sys.argv[4], 2, int(sys.argv[3]))
+if len(sys.argv) > 2:
+    jax.distributed.initialize(sys.argv[3], 2, int(sys.argv[2]))
 from model.seeds import Seeds
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit
@@ -127,7 +125,7 @@ from tests.model.tiny_model import tiny_model
 
 given = json.loads(sys.argv[1])
 lora = given["train"].pop("lora", None)
-train = TrainConfig(**given["train"], lora=lora and LoraConfig(**lora))
+train = TrainConfig(**given["train"], budgets=(30,), lora=lora and LoraConfig(**lora))
 paths = StagePaths(**given["paths"])
 for progress in fit(tiny_model("parcel", (30, 64)), train, paths, Seeds.of(5)):
     print(progress.done, progress.resumable, flush=True)
@@ -141,7 +139,6 @@ TRAIN = {
     "log_steps": 1,
     "peak_lr": 3e-3,
     "exact_shards": 4,
-    "budgets": [30],
     "pack": None,
 }
 
@@ -174,7 +171,7 @@ def run_stage(
 
     def command(rank: int, coordinator: str) -> list[str]:
         of_gang = [] if processes == 1 else [str(rank), coordinator]
-        return [sys.executable, "-c", STAGE, given, "-", *of_gang]
+        return [sys.executable, "-c", STAGE, given, *of_gang]
 
     flags = environment_of(devices // processes)["XLA_FLAGS"]
     with pytest.MonkeyPatch.context() as patch:

@@ -14,6 +14,7 @@ from model.connector import budgets
 from model.sharding import make_mesh
 from model.train.config import GroupConfig, ProgramConfig, TrainConfig
 from model.train.lora_config import LoraConfig
+from model.train.programs import step_programs
 from model.train.step import (
     Rates,
     StepPrograms,
@@ -25,7 +26,6 @@ from model.train.step import (
     loss_weights,
     make_state,
     norms_of,
-    step_programs,
 )
 from tests.model.tiny_model import tiny_model
 
