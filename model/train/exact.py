@@ -86,6 +86,10 @@ class ExactPrograms(StepPrograms):
     ) -> None:
         super().__init__(model, train, mesh, num_images, deterministic=deterministic)
         assert train.exact_shards
+        # On a CPU, a matrix product that is shared by threads depends on their number, and a gang's
+        # processes have fewer.
+        if mesh.devices.flat[0].platform == "cpu":
+            self._options = {**self._options, "xla_cpu_multi_thread_eigen": False}
         self._devices = [d for d in mesh.devices.flat if d.process_index == jax.process_index()]
         self._shards_of_device = train.exact_shards // mesh.size
         # The structure of sums and state is known once there is a state.

@@ -177,6 +177,8 @@ def run_stage(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", flags)
         patch.setenv("JAX_PLATFORMS", "cpu")
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(inputs / "compiled"))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         gang = LocalGang(command, processes, root)
     try:
         while None in (codes := gang.exit_codes()).values():
