@@ -119,6 +119,7 @@ def test_fields_that_a_program_is_compiled_from_tell_stages_apart():
         "freeze_vision": True,
         "freeze_text": True,
         "lora": LoraConfig(),
+        "exact_shards": 2,
         "num_replicas": 2,
         "microbatch": 1,
         "pack": 5,
