@@ -305,7 +305,8 @@ def artifacts_page() -> str:
         parts += [f"\n## {name}\n", f"{prose((module.__doc__ or '').partition(chr(10) * 2)[0])}\n"]
         if kind.libraries:
             listed = ", ".join(f"`{library}`" for library in kind.libraries)
-            parts.append(f"Versions that are part of its identity: {listed}.\n")
+            which = ", where a step can use them" if kind.unused_libraries else ""
+            parts.append(f"Versions that are part of its identity{which}: {listed}.\n")
         rows = [(f"`{file}`", said) for file, said in kind.files.items()]
         parts.append("\n" + table(("file", "holds"), rows))
     meanings = [(f"`{name}`", said) for name, said in attributes(Manifest).items()]

@@ -632,8 +632,9 @@ def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
         if read is None:
             return f"no longer reads {path.removeprefix(INPUT)}"
         return f"{read.name} has other contents" if was is not None else f"reads {read.name}"
-    if path in libraries_of(step.kind, step.config):  # Which no key of the config states.
-        return f"{path} {_short_value(was)} → {_short_value(now)}"
+    # No key of the config states a library, and that of an earlier version may be unused now.
+    if path in libraries_of(step.kind, step.config, all_of_kind=True):
+        return f"{path} {_short_value(was)} → {_short_value(now or 'unused')}"
     # The step of a transfer to ChartQA knows its recipe as `train`; the user wrote it elsewhere:
     #
     #   keys = {"train": "transfers.chartqa.train"}

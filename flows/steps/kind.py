@@ -183,6 +183,8 @@ class Kind:
       make: writes the artifact into `work.out`, yielding progress; the heavy imports are inside.
       spec: type of its steps' configs, `… | None` where some have none; None where all have none.
       libraries: distributions whose version can change those bytes; part of the identity.
+      unused_libraries: function from the config, as plain values, to those of `libraries` that have
+        no part in a step, nor in its identity.
       stop: modules that are no part of the code of `make`; see `infra.source_code.Tree.reach`.
       also: function from the config, as plain values, to modules that belong to the code although
         nothing that `make` reaches imports them: the reader, connector or metric that it names.
@@ -226,6 +228,7 @@ class Kind:
     make: Callable[[StepContext], Iterator[Progress]]
     spec: type | UnionType | None = None
     libraries: tuple[str, ...] = ()
+    unused_libraries: Callable[[Any], Iterable[str]] | None = None
     stop: tuple[str, ...] = ()
     also: Callable[[Any], Iterable[str]] | None = None
     entries: Callable[[Any], Mapping[str, Any]] | None = None

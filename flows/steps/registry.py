@@ -146,9 +146,18 @@ def _code_digest(kind: str, also: tuple[str, ...], entries: _Entries) -> str:
     return code_sha256(_reached_code(kind, also, entries, checkout()))
 
 
-def libraries_of(kind: str, config: Any) -> dict[str, str]:
-    """Returns name -> installed version of the libraries that decide the bytes of a step."""
-    versions = dict(_libraries(kind))
+def libraries_of(kind: str, config: Any, *, all_of_kind: bool = False) -> dict[str, str]:
+    """Returns name -> installed version of the libraries that decide the bytes of a step.
+
+    Args:
+      kind: name of the kind.
+      config: config of the step, typed or as plain values.
+      all_of_kind: whether to add those that decide the bytes of other steps of the kind only.
+    """
+    versions, unused_libraries = dict(_libraries(kind)), KINDS[kind].unused_libraries
+    if unused_libraries and not all_of_kind:
+        for name in unused_libraries(json.loads(settings_json(config))):
+            versions.pop(name, None)
     for module in user_modules(kind, config):
         versions |= library_versions(module)
     return versions

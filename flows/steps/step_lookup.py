@@ -63,7 +63,15 @@ def look_up_step(
     look_up_with = functools.partial(
         _look_up, store, step, accepted=accepted, source=source, pin=pin, before=before
     )
-    lookup = look_up_with(inputs)
+    libraries = libraries_of(step.kind, step.config)
+    lookup = look_up_with(inputs, libraries=libraries)
+    # Artifacts of earlier versions state all libraries of their kind, used or not. Those of the
+    # installed versions are this step's; what is made anew states the libraries that it uses.
+    all_libraries = libraries_of(step.kind, step.config, all_of_kind=True)
+    if lookup.state == "missing" and all_libraries != libraries:
+        earlier = look_up_with(inputs, libraries=all_libraries)
+        is_reused = earlier.state == "reused"
+        return earlier if is_reused else dataclasses.replace(earlier, recipe=lookup.recipe)
     # What was decoded from the float32 checkpoint comes first, and stays reused. What is to be
     # decoded now can only be decoded from the cast:
     #
@@ -77,7 +85,7 @@ def look_up_step(
     cast = find_cast(store, inputs["checkpoint"], pin, before)
     if cast is None:
         return lookup
-    of_cast = look_up_with({**inputs, "checkpoint": cast})
+    of_cast = look_up_with({**inputs, "checkpoint": cast}, libraries=libraries)
     if of_cast.state == "missing":
         return dataclasses.replace(lookup, recipe=of_cast.recipe)
     return of_cast
@@ -106,12 +114,13 @@ def _look_up(
     step: Step,
     inputs: Mapping[str, Artifact],
     *,
+    libraries: Mapping[str, str],
     accepted: Set[Step],
     source: str,
     pin: Callable[..., None],
     before: Store | None,
 ) -> StepLookup:
-    """Does as `look_up_step`, with these inputs alone."""
+    """Does as `look_up_step`, with these inputs and versions of libraries alone."""
     # From the best answer to the worst:
     #
     #   the same key                     reused
@@ -128,7 +137,7 @@ def _look_up(
         inputs={role: artifact.as_input for role, artifact in inputs.items()},
         config=kind_of(step).mark_accepted(step.config, step.inputs, accepted_roles),
         seed=step.seed,
-        libraries=libraries_of(step.kind, step.config),
+        libraries=libraries,
         code=code_digest(step.kind, step.config),
         source=source,
         location=step.location,

@@ -57,6 +57,7 @@ def benchmark_source(
         files=files,
         publisher=publisher,
         containing_split=containing_split,
+        has_clips=bool(benchmark.num_frames),
         benchmark=benchmark,
         **(frames if benchmark.num_frames else {}),
     )

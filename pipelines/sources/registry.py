@@ -113,6 +113,18 @@ def reader_module(name: str) -> str:
     return (functions if module_reference(name) else _READER_OF[source_spec(name).name]).__name__
 
 
+def may_have_clips(name: str) -> bool:
+    """Returns whether items of a source may show clips; those of a user's function may.
+
+    Args:
+      name: as in `reader_module`.
+
+    Raises:
+      ValueError: as in `source_spec`.
+    """
+    return module_reference(name) is not None or source_spec(name).has_clips
+
+
 def get_benchmark(name: str) -> Benchmark:
     """Returns a benchmark.
 

@@ -100,11 +100,21 @@ def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return (reader_module(reader_of(spec)),)
 
 
+def _unused_decoders(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    from pipelines.sources.registry import may_have_clips
+
+    # Frames of clips pass through Pillow, too. decord never decodes alone: PyAV probes each clip.
+    if not may_have_clips(reader_of(spec)):
+        return ("av", "decord")
+    return () if spec["prepare"]["decoder"] == "decord" else ("decord",)
+
+
 DATASET = Kind(
     name="dataset",
     make=make,
     spec=DatasetSpec,
     libraries=("pillow", "av", "decord"),
+    unused_libraries=_unused_decoders,
     # The registry knows every reader, but one of them makes a dataset: `also` adds that one.
     stop=("pipelines.sources.registry",),
     also=_reader_module,

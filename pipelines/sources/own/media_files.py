@@ -66,6 +66,7 @@ SOURCES = (
         omissions=_sidecar_omissions,
         antialias=True,
         antialias_eval=True,
+        has_clips=False,
     ),
     SourceSpec(
         name="videos",

@@ -52,6 +52,8 @@ class SourceSpec:
       omissions: (corpus, split) -> what looks like data in its folder, but is not read; beside the
         other possible names of an annotation file, which every source names.
       anywhere: whether its rows may name files anywhere below the data root.
+      has_clips: whether its items may show clips, which PyAV and decord decode; where not, their
+        versions are no part of a dataset's identity.
       publisher: place where its authors publish it; "" for layouts that many programs write.
       containing_split: split -> the split that contains it, as "test" contains "test_human"; mostly
         itself.
@@ -73,6 +75,7 @@ class SourceSpec:
     unit_files: Callable[[Corpus, str], list[Path]] | None = None
     omissions: Omissions = lambda corpus, split: ()
     anywhere: bool = False
+    has_clips: bool = True
     publisher: str = ""
     containing_split: Callable[[str], str] = lambda split: split
     benchmark: Benchmark | None = None

@@ -232,6 +232,7 @@ SOURCES = tuple(
         read=read,
         antialias=True,
         antialias_eval=True,
+        has_clips=False,
         files=files,
         publisher=publisher,
     )

@@ -534,6 +534,7 @@ SOURCES = tuple(
         read=read_units(units, list_unit),
         antialias=True,
         antialias_eval=True,
+        has_clips=False,
         units=units,
         list_unit=list_unit,
         unit_files=unit_files,

@@ -1,5 +1,6 @@
 """Raw files, on a disk or in a bucket: looked at where they changed, never read in vain."""
 
+import dataclasses
 import hashlib
 import importlib.util
 import os
@@ -7,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from flows.graph.explain import Explanation
-from flows.steps import worker
+from flows.steps import registry, step_lookup, worker
 from flows.steps.kind import StepContext
 from flows.steps.registry import KINDS
 from flows.steps.step_lookup import look_up_step
@@ -152,6 +154,83 @@ def test_the_manifest_counts_the_decoders_that_clips_had(tmp_path: Path, write_v
     assert counts == wanted
     assert ("decord" in dataset.manifest.libraries) == has_decord
     assert dataset.manifest.config["prepare"]["decoder"] == "decord"
+
+
+@pytest.fixture
+def media(tmp_path: Path, write_video) -> Path:
+    """A folder of pictures and a folder of clips."""
+    root = tmp_path / "raw"
+    for name in ("images", "videos"):
+        (root / name).mkdir(parents=True)
+    for grey in (50, 90, 130):
+        Image.new("RGB", (30, 20), (grey, 40, 7)).save(root / "images" / f"{grey}.png")
+    write_video(root / "videos" / "a.mp4")
+    for path in root.rglob("*.*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    return root
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """Pretends that other versions of some libraries are installed."""
+    installed = registry._libraries
+
+    def libraries(kind: str) -> dict[str, str]:
+        return {name: versions.get(name, version) for name, version in installed(kind).items()}
+
+    monkeypatch.setattr(registry, "_libraries", libraries)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "reader", "made"),
+    [
+        ("av", "images", []),
+        ("av", "videos", ["dataset"]),
+        ("pillow", "images", ["dataset"]),
+        ("pillow", "videos", ["dataset"]),  # Frames are made square and encoded by Pillow.
+    ],
+)
+def test_another_version_of_what_decodes_a_dataset_makes_it_anew(
+    media: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    reader: str,
+    made: list,
+):
+    store = Store(tmp_path / "store")
+    assert run(store, media, reader)[0] == ["raw_files", "dataset"]
+    install(monkeypatch, **{library: "999.0"})
+    assert run(store, media, reader)[0] == made
+
+
+@pytest.mark.slow
+def test_a_dataset_that_states_libraries_it_does_not_use_is_found_while_they_are_installed(
+    media: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Earlier versions stated all libraries of the kind.
+    store = Store(tmp_path / "store")
+    with monkeypatch.context() as earlier:
+        dataset = dataclasses.replace(KINDS["dataset"], unused_libraries=None)
+        earlier.setitem(KINDS, "dataset", dataset)
+        _, first = run(store, media, "images")
+    assert "av" in first.manifest.libraries
+    made, found = run(store, media, "images")
+    assert (made, found.key) == ([], first.key)
+    # Made by other code, it is stale, and what is made in its place states what it uses.
+    monkeypatch.setattr(step_lookup, "code_digest", lambda kind, config: "0" * 64)
+    step = next(step for step in graph(media, "images").steps if step.kind == "dataset")
+    raw = store.get(first.manifest.inputs["raw"].key)
+    lookup = look_up_step(store, step, {"raw": raw}, set())
+    assert (lookup.state, lookup.artifact and lookup.artifact.key) == ("stale", first.key)
+    assert lookup.recipe.libraries.keys() == {"pillow"}
+    monkeypatch.undo()
+    install(monkeypatch, av="999.0")
+    explanation = Explanation(store, graph(media, "images"))
+    (why,) = [v.why for s, v in explanation.steps.items() if s.kind == "dataset"]
+    assert f"av {first.manifest.libraries['av']} → unused" in why
+    assert run(store, media, "images")[0] == ["dataset"]
+    assert run(store, media, "images")[0] == []
 
 
 @pytest.fixture

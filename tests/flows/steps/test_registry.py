@@ -1,18 +1,21 @@
 """The code of a step: it stops at registries and goes on with what the step's config names."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flows.graph.graph import graph_of
+from flows.steps import registry
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.scores import ScoreSpec
 from flows.steps.kinds.start import start_spec
-from flows.steps.registry import code_digest, step_code
+from flows.steps.registry import KINDS, code_digest, libraries_of, step_code
 from flows.study.load import load
 from infra.source_code import Tree, checkout, code_sha256
 from infra.store.digest import settings_json
@@ -24,6 +27,8 @@ from model.text.config import TextConfig
 from model.text.registry import DECODERS
 from model.vision.config import VisionConfig
 from model.vision.registry import TOWERS
+from pipelines.prepare.config import PrepareConfig
+from pipelines.sources.own_source import OwnSource
 
 WIDE = (
     "methods=[vanilla,m3,mqt,parcel,short]",
@@ -129,6 +134,33 @@ def test_no_step_has_the_code_of_a_family(steps: tuple[Step, ...]):
         reached = step_code(step.kind, step.config)
         own = {CONNECTORS[connector(step)].module} if connector(step) else set()
         assert families & reached.keys() == own, step.name
+
+
+@pytest.mark.parametrize(
+    ("reader", "decoder", "unused"),
+    [
+        ("chartqa", "decord", {"av", "decord"}),
+        ("images", "pyav", {"av", "decord"}),
+        ("tfds", "pyav", {"av", "decord"}),
+        ("msvd_qa", "pyav", {"decord"}),
+        ("videos", "decord", set()),
+        # Their rows say whether there are clips, and not their config.
+        ("web", "pyav", {"decord"}),
+        (OwnSource(reader="jsonl", name="mine"), "pyav", {"decord"}),
+        (OwnSource(reader="chartqa", name="asked"), "pyav", {"av", "decord"}),
+        (OwnSource(reader="json:load", name="mine"), "decord", set()),
+    ],
+)
+def test_a_dataset_states_the_libraries_that_can_decode_it(
+    monkeypatch: pytest.MonkeyPatch, reader: str | OwnSource, decoder: str, unused: set[str]
+):
+    monkeypatch.setattr(
+        registry, "_libraries", lambda kind: dict.fromkeys(KINDS[kind].libraries, "1.0")
+    )
+    spec = DatasetSpec(reader=reader, path="", split="", prepare=PrepareConfig(decoder=decoder))
+    wanted = {"pillow", "av", "decord"} - unused
+    assert libraries_of("dataset", spec).keys() == wanted
+    assert libraries_of("dataset", json.loads(settings_json(spec))).keys() == wanted
 
 
 def code_of(connector: str) -> tuple[str, str]:

@@ -89,6 +89,21 @@ def test_an_edit_of_one_reader_is_in_no_closure_but_its_own():
     assert touched == {"refcoco"}
 
 
+def places_clips(module: str) -> bool:
+    """Whether a module refers to clips: by `video=…` in a call."""
+    path = file_of(module)
+    assert path is not None
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    return any(keyword.arg == "video" for call in calls for keyword in call.keywords)
+
+
+def test_sources_without_clips_have_readers_that_place_none():
+    places = {n for n in SOURCES if any(map(places_clips, closure(reader_module(n))))}
+    # One module reads folders of pictures and of clips.
+    assert places - {"images"} == {name for name, spec in SOURCES.items() if spec.has_clips}
+    assert not SOURCES["images"].has_clips
+
+
 def test_what_the_registry_says_of_a_source_is_its_readers():
     for name in SOURCES:
         assert any(spec is source_spec(name) for spec in module_of(reader_module(name)).SOURCES)
