@@ -199,6 +199,7 @@ def _remember_environment() -> None:
             remember_secret(value)
 
 
+@functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
     """Returns whether a name is one of credentials: `hf_token` is, `num_tokens` is not."""
     words = _in_words(name)
@@ -223,7 +224,9 @@ def redact_text(text: str) -> str:
     """
     # Again, until nothing changes: what was decoded may have a form that it had not.
     for _ in range(4):
-        before, text = text, _WORD.sub(_redact_encoded, _redact_once(text))
+        before, text = text, _redact_once(text)
+        if "%" in text:  # Else no word is encoded, and words are many.
+            text = _WORD.sub(_redact_encoded, text)
         if text == before:
             break
     # Last: one that is the beginning of another would leave the other's end.

@@ -80,6 +80,8 @@ def printable(text: str) -> str:
 
     A value from a file or a server may hold anything, such as what a terminal takes for a command.
     """
+    if text.isprintable():  # Most are, and a page has dozens.
+        return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 

@@ -21,6 +21,7 @@ from flows.graph.costs import num_images_of
 from flows.graph.graph import mixture_of
 from flows.graph.specs import decode_of
 from flows.plan.dataset_sizes import DatasetSizes
+from flows.plan.decoding import held_bytes, token_seconds
 from flows.plan.detectable import describe_detectable
 from flows.plan.microbatches import (
     PlannedProgram,
@@ -30,7 +31,13 @@ from flows.plan.microbatches import (
     with_planned_microbatch,
 )
 from flows.plan.prepared import MissingDataset, PreparedData, estimate_text
-from flows.plan.programs import UpdateEstimate, by_formula, compile_program, update_traffic
+from flows.plan.programs import (
+    COMPILED_MARGIN,
+    UpdateEstimate,
+    by_formula,
+    compile_program,
+    update_traffic,
+)
 from flows.plan.study_programs import watch_programs
 from flows.report.items import is_percentage
 from flows.report.markdown import markdown_table
@@ -49,7 +56,7 @@ from model.chips.outcome import CompilationOutcome
 from model.chips.programs import HeldOutProgram, TrainProgram
 from model.config import ModelConfig
 from model.connector import budgets
-from model.decode.memory import SHARE, row_bytes
+from model.decode.memory import SHARE, row_bytes, rows_that_fit
 from model.train.config import TrainConfig
 from model.train.memory import num_params, trained_parts
 
@@ -60,7 +67,7 @@ FORM = 1
 """Version of the JSON's format."""
 
 _FLOAT32, _BFLOAT16 = 4, 2
-"""Bytes of a parameter of a checkpoint, and of one that decoding reads."""
+"""Bytes of a parameter of a checkpoint, and of one of a release."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,9 +149,19 @@ class PlannedTraining:
         return max((*peaks, *([self.watch_bytes] if self.watch_bytes else [])), default=None)
 
     @property
+    def needed_bytes(self) -> float:
+        """Memory that a chip should have for it: `COMPILED_MARGIN` above a GPU compiler's [bytes].
+
+        0 without any estimate.
+        """
+        peak, is_gpu = self.memory_bytes or 0.0, Topology.parse(self.topology).chip.is_gpu
+        by_formula = all(s.compiled.by_formula for s in self.shapes if s.compiled)
+        return peak if by_formula or not is_gpu else (1 + COMPILED_MARGIN) * peak
+
+    @property
     def fits(self) -> bool:
         """Whether its programs fit its chips, as far as their memory is known."""
-        return (self.memory_bytes or 0.0) <= self.program_bytes
+        return self.needed_bytes <= self.program_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -419,10 +436,11 @@ class _Planner:
     ) -> PlannedTraining:
         """Returns one row for all evaluations of a method.
 
-        Their time is from that of the prefills alone to that of answers as long as they may be.
+        Their time is from that of the prefills alone to that of answers as long as they may be,
+        by the formula for a token.
         """
         model, chips = view.model_of(method, transfer=True), view.compute.chips_of_evaluation
-        weights_bytes = _BFLOAT16 * num_params(model)
+        free = SHARE * (chips.program_bytes - held_bytes(model))
         served, seeds, size = view.budgets_of(method), len(view.seed_pairs), view.eval_batch_size
         batches, tokens, flops, decode_s = 0, 0.0, 0.0, 0.0
         unknown, unfit = [], []
@@ -441,18 +459,24 @@ class _Planner:
                 beams=config.decoding.beams,
             )
             # Each chip has all weights, and rows of its own; one row at a time is the least.
-            if weights_bytes + needed / SHARE > chips.program_bytes:
+            if needed > free:
                 unfit.append(name)
+            at_once = rows_that_fit(size, needed, free)
             prompt = Modality(name="", num_images=images, text_tokens=config.text_len)
             costs = [prefill_flops(model, budget, prompt) for budget in served]
             # The tower runs once for all budgets.
             each = sum(cost.total - cost.vision for cost in costs) + costs[0].vision
             flops += seeds * items * each
             tokens += seeds * items * sum(images * b + config.text_len for b in served)
-            batches += seeds * len(served) * -(-items // size)
-            # A token of a batch reads every weight once; all else is hidden behind that.
-            num_tokens = seeds * len(served) * -(-items // size) * config.text_len
-            decode_s += num_tokens * weights_bytes / chips.topology.chip.memory_bandwidth
+            num_batches = seeds * -(-items // size)
+            batches += len(served) * num_batches
+            # At most as many tokens as the prompt has places; each beam has a cache of its own.
+            num_tokens = num_batches * size // at_once * config.text_len
+            for budget in served:
+                length = images * budget + (1 + config.decoding.beams) * config.text_len
+                decode_s += num_tokens * token_seconds(
+                    model, chips.topology.chip, rows=at_once, length=length
+                )
         if unfit:
             gib = chips.program_bytes / GIB
             self.notes[
@@ -567,7 +591,8 @@ class _Planner:
             if chips.chip.is_gpu:
                 note = (
                     f"a GPU's memory and traffic are the compiler's, its time is a formula: "
-                    f"{compute.mfu:.0%} of the peak (--mfu)"
+                    f"{compute.mfu:.0%} of the peak (--mfu); a run may take "
+                    f"{COMPILED_MARGIN:.0%} more memory than that, and fits if that does"
                 )
         if note:
             self.notes[note] = None
@@ -690,7 +715,7 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
             what = "of {}, the largest" if row.what == "transfers" else "{}"
             yield (
                 f"{what.format(row.name)} does not fit: it asks for "
-                f"{row.memory_bytes / GIB:.1f} GiB a chip. "
+                f"{row.needed_bytes / GIB:.1f} GiB a chip. "
                 f"model.remat=full, a small microbatch and num_replicas=1 take the least."
             )
     yield from (f"{', '.join(names)}: {unknown}" for unknown, names in names_by_reason.items())

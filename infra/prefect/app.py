@@ -357,6 +357,22 @@ def begin_immediately() -> None:
     AioSqliteConfiguration.begin_transaction = begin_to_write
 
 
+def send_no_events_of_pages() -> None:
+    """Has Prefect, in this process, send no event where a page is created or replaced.
+
+    Such an event holds the page's text a second time, pictures included. Of the events of a run
+    two in three were about pages, half of them from its server, and each is stored with the objects
+    that it names, and compared with every automation.
+    """
+    from prefect.server.models import artifacts
+
+    async def send_nothing(collection: object) -> None:
+        del collection
+
+    artifacts.emit_artifact_collection_created_event = send_nothing
+    artifacts.emit_artifact_collection_updated_event = send_nothing
+
+
 def main() -> None:
     """Serves until nobody uses the store's server."""
     store, host, port = Path(sys.argv[1]).absolute(), sys.argv[2], int(sys.argv[3])
@@ -402,6 +418,7 @@ def main() -> None:
     ensure_logging_setup()
     log_errors(store, (auth, auth.partition(":")[2], token_of(auth), os.environ.get(VARIABLE, "")))
     begin_immediately()
+    send_no_events_of_pages()
     plan_each_alone()
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
     whole = create_app(final=True)

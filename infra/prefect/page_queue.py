@@ -57,7 +57,7 @@ class PageQueue:
         # Of a node's progress only the newest is published, however far behind the server is: the
         # queue has the page's key once, and what it is to say is looked up when its turn comes.
         self._progress: dict[str, UIPage] = {}
-        self._progress_ids: dict[str, uuid.UUID] = {}
+        self._progress_ids: dict[str, str] = {}
         self._lock = threading.Lock()
         self._last_end = time.monotonic()
         # In the context of this thread, which holds Prefect's settings and the flow run.
@@ -109,9 +109,12 @@ class PageQueue:
                 self._last_end = time.monotonic()
 
     def _publish(self, client: SyncPrefectClient, page: UIPage) -> None:
+        # Requests of our own: Prefect's methods send an event after each, see
+        # `infra.prefect.app.send_no_events_of_pages`.
         if page.key in self._progress_ids:
             update = ArtifactUpdate(data=page.text, description=page.description)
-            client.update_artifact(self._progress_ids[page.key], update)
+            place = {"id": self._progress_ids[page.key]}
+            client.request("PATCH", "/artifacts/{id}", json=_fields(update), path_params=place)
             return
         is_progress = isinstance(page.text, float)
         values: dict[str, Any] = {
@@ -122,6 +125,10 @@ class PageQueue:
             "flow_run_id": uuid.UUID(self.flow_run_id),
             "task_run_id": uuid.UUID(page.task_run_id) if page.task_run_id else None,
         }
-        artifact = client.create_artifact(ArtifactCreate(**values))
+        created = client.request("POST", "/artifacts/", json=_fields(ArtifactCreate(**values)))
         if is_progress:
-            self._progress_ids[page.key] = artifact.id
+            self._progress_ids[page.key] = created.json()["id"]
+
+
+def _fields(sent: ArtifactCreate | ArtifactUpdate) -> dict[str, Any]:
+    return sent.model_dump(mode="json", exclude_unset=True)

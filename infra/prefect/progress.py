@@ -53,33 +53,35 @@ class ProgressFile:
 
     def __init__(self, store: Path, flow_run_id: str) -> None:
         self._path = journal.folder(store) / f"{flow_run_id}.json" if flow_run_id else None
-        self._nodes: dict[str, NodeProgress] = {}
+        # A part of the file is made when its node changes, not at each write: with a thousand nodes
+        # under way, every begin and end would make a thousand parts.
+        self._parts: dict[str, tuple[str, str]] = {}  # Node -> its step, and its part as JSON.
         self._lock = threading.Lock()
         self._written = float("-inf")
 
     def update(self, node: str, progress: NodeProgress) -> None:
         """Notes how far a node is."""
+        values = {**dataclasses.asdict(progress), "note": redact_text(progress.note)}
+        part = f"{json.dumps(node)}: {json.dumps(values)}"
         with self._lock:
-            is_new = node not in self._nodes or self._nodes[node].step != progress.step
-            note = redact_text(progress.note)
-            self._nodes[node] = dataclasses.replace(progress, note=note)
+            is_new = node not in self._parts or self._parts[node][0] != progress.step
+            self._parts[node] = progress.step, part
             if is_new or time.monotonic() - self._written >= _WRITE_EVERY:
                 self._write()
 
     def end(self, node: str) -> None:
         """Notes that a node does not run any more."""
         with self._lock:
-            if self._nodes.pop(node, None) is not None:
+            if self._parts.pop(node, None) is not None:
                 self._write()
 
     def _write(self) -> None:
         if self._path is None:
             return
         self._written = time.monotonic()
-        values = {node: dataclasses.asdict(progress) for node, progress in self._nodes.items()}
         # Replaced whole, so that a reader never sees half of it.
         partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(values))
+        partial.write_text(f"{{{', '.join(part for _, part in self._parts.values())}}}")
         partial.replace(self._path)
 
 

@@ -1,5 +1,6 @@
 """What a run writes down of itself holds no credentials: journal, progress and log lines."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -80,6 +81,26 @@ def test_a_journal_whose_first_line_is_damaged_is_of_the_run_that_names_it(tmp_p
     assert record is not None
     assert (record.flow_run_id, record.process) == ("run", NOBODY)
     assert [*record.nodes] == ["stage1 vanilla"]
+
+
+def test_progress_is_that_of_the_nodes_that_still_run(tmp_path: Path):
+    values = {"devices": "", "seconds_left": None, "began": 0.0, "written": 0.0}
+    file = ProgressFile(tmp_path, "run")
+    names = ["stage1 vanilla", 'a "quoted" \\ name', "Stäge, with: {signs}"]
+    first = {n: NodeProgress(step=n, done=0, total=7, note="", **values) for n in names}
+    for name, progress in first.items():
+        file.update(name, progress)
+    assert read_progress(tmp_path, "run") == first
+    # Another step of a node is written at once, and so is a node's end.
+    later = NodeProgress(step="its last", done=3, total=5, note="loss 0.5", **values)
+    file.update(names[1], later)
+    assert read_progress(tmp_path, "run") == {**first, names[1]: later}
+    file.end(names[0])
+    file.end("of another run")
+    assert read_progress(tmp_path, "run") == {names[1]: later, names[2]: first[names[2]]}
+    for name in names:
+        file.end(name)
+    assert json.loads((folder(tmp_path) / "run.json").read_text()) == {}
 
 
 @pytest.mark.parametrize(

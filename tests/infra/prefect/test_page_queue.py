@@ -39,6 +39,38 @@ def test_pages_are_published_in_order_and_progress_in_place():
     }
 
 
+@pytest.mark.usefixtures("served_store")
+def test_pages_are_published_without_events():
+    from prefect.client.orchestration import get_client
+    from prefect.events import emit_event
+
+    from infra.prefect.page_queue import PageQueue, UIPage
+    from infra.prefect.rows import wait_for_events
+
+    what = "published without events"
+    with PageQueue(new_run("pages")) as pages:
+        for text in ("# a", "# a, again"):  # A new page, and one in its place.
+            pages.put(UIPage(key="lineage-b", text=text, description=what))
+        for percent in (10.0, 20.0):
+            pages.put_progress(UIPage(key="progress-b", text=percent, description=what))
+            time.sleep(0.2)
+    # Events are stored in the order in which they come: this one after any of the pages'.
+    emit_event("parcel.test.last", resource={"prefect.resource.id": "parcel.test"})
+    wait_for_events()
+
+    def payloads(prefix: str) -> list[dict[str, object]]:
+        with get_client(sync_client=True) as client:
+            asked = {"filter": {"event": {"prefix": [prefix]}}}
+            answer = client.request("POST", "/events/filter", json=asked).json()
+        return [event["payload"] for event in answer["events"]]
+
+    deadline = time.monotonic() + 30
+    while not payloads("parcel.test.") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert payloads("parcel.test.")
+    assert not [found for found in payloads("prefect.artifact") if found["description"] == what]
+
+
 def test_a_server_that_never_answers_holds_neither_a_page_nor_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ):
