@@ -82,6 +82,8 @@ def _with_intervals(
 def _noisy_cells(sections: Sequence[Section]) -> Iterator[CellPlace]:
     """Yields the cells whose retention has seeds unlike those on other benchmarks."""
     for section in sections:
+        if not section.has_reference:
+            continue
         full = section.cell(section.reference, section.full_budget)
         for cell in section.cells:
             # Budgets of one method share the noise of its trainings, which cancels.
