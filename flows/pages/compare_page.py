@@ -204,7 +204,7 @@ def _difference_in_table(section: Section, a: Cell, b: Cell) -> ScoreInterval | 
     """Returns the difference b - a of a table; None if it does not compare them."""
     # The table knows more of two of its cells than their own seeds: those of its other benchmarks.
     entry = section.comparison((b.method, b.budget), (a.method, a.budget))
-    if entry is None or (entry.low is None and not entry.reason):
+    if entry is None or entry.low is None:
         return None
     names = (field.name for field in dataclasses.fields(ScoreInterval))
     return ScoreInterval(**{name: getattr(entry, name) for name in names})

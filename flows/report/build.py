@@ -158,9 +158,9 @@ def _cell_intervals(
             [pretraining_of[score.seed] for score in _in_order(by_cell[key], plan)] for key in keys
         ]
         blind = [(chance.get(key[0]), guesses.get(key[0], {})) for key in keys]
-        intervals = estimate_intervals(of_keys, numbers)
-        errors = margin_errors(of_keys, blind, numbers)
         outliers = find_outlier_rows(of_keys, numbers)
+        intervals = estimate_intervals(of_keys, numbers, outliers)
+        errors = margin_errors(of_keys, blind, numbers)
         found.update(zip(keys, zip(intervals, errors, outliers, strict=True), strict=True))
     return found
 

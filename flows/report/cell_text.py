@@ -8,8 +8,6 @@ from flows.report.text_lists import counted
 MISSING = "–"
 ACCEPTED_MARK = " †"
 BFLOAT16_MARK = " ‡"
-NO_VERDICT = "[no verdict]"
-NO_VERDICT_LATEX = rf"\text{{{NO_VERDICT}}}"
 
 
 def number_text(value: float | None) -> str:
@@ -80,7 +78,7 @@ def retention_latex(scored: Cell | Aggregate, place: int) -> str:
 
 def difference_latex(entry: Comparison) -> str:
     """Returns `$+2.1_{[0.4, 3.9]}^{*}$`, `difference_text` in LaTeX."""
-    ends = NO_VERDICT_LATEX if entry.reason else _ends_text(entry.low, entry.high)
+    ends = _ends_text(entry.low, entry.high)
     below, star = f"_{{{ends}}}" if ends else "", "^{*}" if entry.stands else ""
     return f"${entry.mean:+.1f}{below}{star}$"
 
@@ -158,12 +156,11 @@ def draws_text(seeds: int, pretrainings: int, items: int, pictures: int) -> str:
 def difference_text(entry: Comparison) -> str:
     """Returns `+2.1 [0.4, 3.9]`; * marks a difference significant after Holm's correction.
 
-    In place of an interval it may have `[no verdict]`, for the reason that the notes have.
     Over several benchmarks it has the number of those of them that are so: `5 better, 1 worse`.
     """
     counts = ((entry.better, "better"), (entry.worse, "worse"))
     several = ", ".join(f"{num} {word}" for num, word in counts if num)
-    ends = NO_VERDICT if entry.reason else _ends_text(entry.low, entry.high)
+    ends = _ends_text(entry.low, entry.high)
     star = "*" if entry.stands else ""
     texts = (f"{entry.mean:+.1f}", ends, star, several and f"({several})")
     return " ".join(text for text in texts if text)

@@ -370,7 +370,6 @@ class Comparison(InView):
       worse: number of benchmarks on which it is worse, likewise.
       resolution: image side [pixels]; None if the report holds one resolution only.
       backbone: name of the backbone; None if the report holds one only.
-      reason: why it has no interval, although seeds or items are known; "" otherwise.
     """
 
     method: str
@@ -393,7 +392,6 @@ class Comparison(InView):
     other_budget: int | None = None
     resolution: int | None = None
     backbone: str | None = None
-    reason: str = ""
 
     @property
     def stands(self) -> bool:

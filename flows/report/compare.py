@@ -23,9 +23,6 @@ CellPlace = tuple[str, str, int]
 CellRows = Mapping[CellPlace, PairedScores]
 """The scores of each cell that has some, by seed and item."""
 
-NOISY_SEEDS = "seeds of one of the two differ far more than on other benchmarks"
-"""Reason for which two methods have no verdict on a benchmark."""
-
 
 def cell_rows(sections: Sequence[Section], plan: Plan) -> dict[CellPlace, PairedScores]:
     """Returns the rows of all cells with scores."""
@@ -152,23 +149,21 @@ def _benchmark_comparisons(
         if key in of_section
     }
     rows, numbers = zip(*of_key.values(), strict=True)
+    # The difference of a noisy training has few squares, and these may be small by chance: it then
+    # looks like the others. Those of both cells tell. Two budgets of a method share their noise.
+    outliers = [
+        key[0] != key[2]
+        and any(section.cell(*cell).has_outlier_seeds for cell in (key[:2], key[2:]))
+        for section in sections
+        if section.benchmark in of_key
+    ]
     intervals = dict(
-        zip(of_key, estimate_intervals(rows, numbers, num_tests=len(rows)), strict=True)
+        zip(of_key, estimate_intervals(rows, numbers, outliers, num_tests=len(rows)), strict=True)
     )
     # A pair is compared on every benchmark: that family is corrected, and no larger one.
     corrected = holm_correction(
         {name: interval.p for name, interval in intervals.items() if interval.p is not None}
     )
-    # The difference of a noisy training has few squares, and these may be small by chance: it then
-    # looks like the others. Those of both cells tell. Two budgets of a method share their noise.
-    for section in sections if key[0] != key[2] else ():
-        name, cells = section.benchmark, (section.cell(*key[:2]), section.cell(*key[2:]))
-        if name in of_key and any(cell.has_outlier_seeds for cell in cells):
-            none = dict.fromkeys(("low", "high", "p", "detectable"))
-            intervals[name] = dataclasses.replace(
-                intervals[name], **none, over="", reason=NOISY_SEEDS
-            )
-            corrected.pop(name, None)
     return {
         name: Comparison(
             **dataclasses.asdict(interval),

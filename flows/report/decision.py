@@ -13,6 +13,7 @@ No interval knows of what has not been seen. So a few seeds decide nothing (`LEA
 difference must be larger than what rare losses among pictures could make of it (`unseen_loss`).
 """
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -158,7 +159,12 @@ def unseen_loss(rows: Sequence[PairedScores], error: float) -> float:
     # several hide such losses is less likely than that one does.
     losses = [0.0]
     for group in linked_rows([row for row in rows if row.sources]):
-        num_sources = len(set().union(*(row.sources for row in group)))
+        # A loss that shows on a picture of few items hardly moves the mean: pictures count as many
+        # as of equal size would average as well.
+        weights = collections.Counter[str]()
+        for row in group:
+            weights.update(dict(zip(row.sources, row.counts / row.counts.sum(), strict=True)))
+        num_sources = len(group) ** 2 / sum(weight**2 for weight in weights.values())
         scale = max(FULL_SCORE, *(float(abs(row.items).max()) for row in group))
         losses.append((1 - error ** (1 / num_sources)) * scale * len(group) / len(rows))
     return max(losses)

@@ -39,7 +39,7 @@ from flows.report.sources_variance import (
     mean_over_clusters,
     source_spread,
 )
-from flows.report.spread import LEVEL
+from flows.report.spread import LEVEL, NO_VARIANCE
 from flows.report.variance import Variance
 
 PRIOR_ANSWERS = 0.5
@@ -53,9 +53,6 @@ PRIOR_CORRELATION = 0.25
 
 POWER = 0.8
 """Share of studies that call a difference which is as large as their `detectable`."""
-
-_NO_VARIANCE = 1e-20
-"""Variance up to which values are the same, but for their rounding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +71,6 @@ class ScoreInterval:
       pictures: number of pictures or videos that these items are about.
       detectable: distance from 0 that a true mean needs to be called different from 0 in 80 of 100
         such studies; None like `low`, and where it was not asked for.
-      reason: why there is no interval, although seeds or items are known; "" otherwise.
     """
 
     mean: float
@@ -87,7 +83,6 @@ class ScoreInterval:
     items: int = 0
     pictures: int = 0
     detectable: float | None = None
-    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,7 +102,9 @@ class _Spreads:
     pretrainings: int
 
     @classmethod
-    def of(cls, rows: Sequence[PairedScores], pretrainings: Sequence[int]) -> "_Spreads":
+    def of(
+        cls, rows: Sequence[PairedScores], pretrainings: Sequence[int], is_outlier: bool = False
+    ) -> "_Spreads":
         # A draw is what other draws are independent of: a seed, or with several pretrainings each
         # of those. `clusters` has the draw of each seed.
         _, clusters = np.unique(np.asarray(pretrainings), return_inverse=True)
@@ -120,6 +117,8 @@ class _Spreads:
             if len(clusters) > 1:
                 names = dict.fromkeys(row.training for row in rows)
                 seeds = [_training_spread(rows, name, clusters) for name in names]
+                if is_outlier:  # What answers make of it tells nothing, nor do other trainings.
+                    seeds = [dataclasses.replace(spread, answers=None) for spread in seeds]
         groups = linked_rows([row for row in rows if row.sources])
         sources = [source_spread(group, clusters, len(rows)) for group in groups]
         return cls(rows=rows, seeds=seeds, sources=sources, pretrainings=num_pretrainings)
@@ -156,6 +155,7 @@ def estimate_interval(
 def estimate_intervals(
     rows: Sequence[PairedScores],
     pretrainings: Sequence[Sequence[int]],
+    outliers: Sequence[bool] = (),
     *,
     level: float = LEVEL,
     num_tests: int = 0,
@@ -167,10 +167,15 @@ def estimate_intervals(
     Args:
       rows: scores of each benchmark.
       pretrainings: for each, number of the pretraining that each of its seeds starts from.
+      outliers: for each, whether its seeds are known to be unlike the others'; none by default.
       level: share of intervals that may miss the truth.
       num_tests: as for `estimate_interval`.
     """
-    single = [_Spreads.of([row], of) for row, of in zip(rows, pretrainings, strict=True)]
+    flags = outliers or [False] * len(rows)
+    single = [
+        _Spreads.of([row], numbers, is_outlier)
+        for row, numbers, is_outlier in zip(rows, pretrainings, flags, strict=True)
+    ]
     variances = iter(seeds_variances([seeds for spreads in single for seeds in spreads.seeds]))
     return [
         _interval(spreads, list(itertools.islice(variances, len(spreads.seeds))), level, num_tests)
@@ -208,7 +213,7 @@ def _interval(
         "pictures": len(set[str]().union(*(row.sources for row in rows))),
     }
     squares = sum(spread.variance for spread in spreads.seeds)
-    if not sources and squares < _NO_VARIANCE:
+    if not sources and squares < NO_VARIANCE:
         return ScoreInterval(**facts)
     over = " and ".join(["seeds"] * bool(seed_variances) + ["items"] * bool(sources))
     variance = Variance.sum_of([*seed_variances, *(source.variance for source in sources)])
@@ -334,7 +339,7 @@ def _least_variance(rows: Sequence[PairedScores]) -> Variance:
     least = 0.0
     for row in bounded:
         largest = float(np.abs(row.items - row.items.mean()).max())
-        scale = largest if largest**2 > _NO_VARIANCE else row.high
+        scale = largest if largest**2 > NO_VARIANCE else row.high
         least += (scale / _num_prior_answers(row) / len(rows)) ** 2
     return Variance.estimated(least, min(len(row.sources) for row in bounded) - 1)
 

@@ -103,8 +103,8 @@ def _section_json(section: Section) -> dict[str, Any]:
 
 def _comparison_json(entry: Comparison) -> dict[str, Any]:
     values = {name: json_number(value) for name, value in vars(entry).items()}
-    for name in ("other_budget", "resolution", "backbone", "reason"):
-        if values[name] in (None, ""):
+    for name in ("other_budget", "resolution", "backbone"):
+        if values[name] is None:
             del values[name]
     return values
 

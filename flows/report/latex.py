@@ -6,7 +6,7 @@ from typing import Any
 from flows.report import result_columns
 from flows.report.cell_text import budget_text, num_rows_text, range_text
 from flows.report.cells import Aggregate, Cell, Report, Section, standing_over_all
-from flows.report.layout import apart_text, no_verdict_text
+from flows.report.layout import apart_text
 from flows.report.result_columns import CellRow, ResultColumn
 
 _ESCAPES = str.maketrans(
@@ -77,12 +77,10 @@ def _caption(sections: list[Section]) -> str:
         f"for the number of benchmarks; of all {num} differences {len(standing)} stand when "
         "corrected for that number)"
     )
-    no_verdict = _escape(no_verdict_text(sections))
     return (
         f"Scores{_view_text(sections)}: mean $\\pm$ sample standard deviation over "
         f"{_draws_text(cells)}{of_items}{retention * sections[0].has_reference}"
         f"{differences * bool(sections[0].baseline)}. {_marks_text(sections, star * starred)}."
-        f"{' ' * bool(no_verdict)}{no_verdict}"
     )
 
 

@@ -139,7 +139,7 @@ def report_notes(report: Report) -> list[str]:
     if any(section.comparisons for section in sections):
         detectable = _detectable_text(sections)
         notes.append(DIFFERENCES.format(reference=to_reference, detectable=detectable))
-        notes += [note for note in (no_verdict_text(sections), *_family_note(sections)) if note]
+        notes += _family_note(sections)
     # Each note once, in the order of the columns whose table it explains.
     grids = dict.fromkeys(column.grid for column in result_columns.CELL_COLUMNS if column.heading)
     notes += [g.note for g in grids if g.note and any(map(g.is_shown, sections))]
@@ -169,15 +169,6 @@ def _detectable_text(sections: Sequence[Section]) -> str:
 
 def _place_text(entry: Comparison) -> str:
     return f"{entry.pair} at {budget_text(entry.budget)} on {', '.join(entry.benchmarks)}"
-
-
-def no_verdict_text(sections: Sequence[Section]) -> str:
-    """Returns why there is no verdict, and on which benchmarks; "" where there is one on all."""
-    names: dict[str, dict[str, None]] = {}
-    for entry in (entry for section in sections for entry in section.comparisons if entry.reason):
-        names.setdefault(entry.reason, {}).update(dict.fromkeys(entry.benchmarks))
-    where = "; ".join(f"{reason}: {', '.join(of)}" for reason, of in names.items())
-    return f"No verdict where {where}." if where else ""
 
 
 def _family_note(sections: Sequence[Section]) -> list[str]:

@@ -13,7 +13,7 @@ from flows.report.latex import to_latex
 from flows.report.markdown import to_markdown
 from flows.report.result_columns import CellRow
 
-_OPTIONAL = ("other_budget", "resolution", "backbone", "reason")
+_OPTIONAL = ("other_budget", "resolution", "backbone")
 """Columns of a comparison that are there only if some comparison has a value."""
 
 COMPARISON_COLUMNS = tuple(
@@ -55,8 +55,7 @@ def comparisons_to_csv(report: Report) -> str:
     """Returns one line per comparison: those of each benchmark, then those over several.
 
     Columns `resolution` and `backbone` appear only if the report holds several of them, and
-    `other_budget`, the budget of `other`, only if it is another one somewhere; `reason` only if
-    some comparison has no verdict.
+    `other_budget`, the budget of `other`, only if it is another one somewhere.
     """
     comparisons = [c for s in report.sections for c in s.comparisons] + list(report.comparisons)
     rows = [{**vars(c), "benchmarks": " ".join(c.benchmarks)} for c in comparisons]

@@ -40,11 +40,12 @@ def add_intervals(
     """
     retentions = dict(_retention_rows(sections, rows))
     intervals: dict[CellPlace, ScoreInterval] = {}
-    pretraining_of = plan.pretraining_of
+    pretraining_of, noisy = plan.pretraining_of, {*_noisy_cells(sections)}
     for keys in by_method(retentions):
         of_keys, seeds = zip(*(retentions[key] for key in keys), strict=True)
         numbers = [[pretraining_of[seed] for seed in of] for of in seeds]
-        intervals.update(zip(keys, estimate_intervals(of_keys, numbers), strict=True))
+        outliers = [key in noisy for key in keys]
+        intervals.update(zip(keys, estimate_intervals(of_keys, numbers, outliers), strict=True))
 
     def with_interval(cell: Cell) -> Cell:
         interval = intervals.get((cell.benchmark, cell.method, cell.budget))
@@ -76,6 +77,19 @@ def _with_intervals(
         interval = estimate_interval([retentions[key] for key in keys], numbers)
         ends |= _ends(interval, entry.retention)
     return dataclasses.replace(entry, **ends)
+
+
+def _noisy_cells(sections: Sequence[Section]) -> Iterator[CellPlace]:
+    """Yields the cells whose retention has seeds unlike those on other benchmarks."""
+    for section in sections:
+        if not section.has_reference:
+            continue
+        full = section.cell(section.reference, section.full_budget)
+        for cell in section.cells:
+            # Budgets of one method share the noise of its trainings, which cancels.
+            of_two = cell.method != full.method
+            if of_two and (cell.has_outlier_seeds or full.has_outlier_seeds):
+                yield cell.benchmark, cell.method, cell.budget
 
 
 def _retention_rows(

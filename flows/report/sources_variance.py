@@ -7,13 +7,16 @@ All items about one source are one draw. There are two estimates:
                   how effects depend on a source's size. The degrees of freedom are Bell and
                   McCaffrey's
     exchangeable  effects of one variance, whatever the number of items of a source: where so few
-                  sources have nearly all items that CR2 has less than `LEAST_FREEDOM` degrees
+                  sources have nearly all items that CR2 has less than `LEAST_FREEDOM` degrees;
+                  one that two benchmarks share then moves both to the same side
 
 Source: Bell and McCaffrey, Survey Methodology 28(2), 2002; for the mean, the regression on a
 constant.
 """
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,9 +65,11 @@ def source_spread(
       clusters: number of each seed's draw.
       num_rows: number of benchmarks in the mean that these are a part of.
     """
+    if any(_source_pulls([row])[1] < LEAST_FREEDOM for row in rows):
+        if len(rows) == 1:
+            return _exchangeable_spread(rows[0], clusters, num_rows)
+        return _linked_spread(rows, clusters, num_rows)
     pulls, freedom = _source_pulls(rows)
-    if freedom < LEAST_FREEDOM and len(rows) == 1:
-        return _exchangeable_spread(rows[0], clusters, num_rows)
     pulls /= num_rows
     mean = pulls.mean(axis=0)
     interaction, num_draws = 0.0, int(clusters.max()) + 1
@@ -150,6 +155,32 @@ def _exchangeable_spread(
         freedom=freedom,
         interaction=_draws_share(clusters) * of_draws / num_rows**2,
         interaction_freedom=freedom * (len(counts) - 1),
+    )
+
+
+def _linked_spread(
+    rows: Sequence[PairedScores], clusters: Int[np.ndarray, " S"], num_rows: int
+) -> SourceSpread:
+    """Returns the spread of benchmarks that share sources, each by its own estimate."""
+    # A mean has the effect e of each source with a weight w, its share of the items. Two benchmarks
+    # whose effects go together on what they share have the covariance
+    #
+    #     Σ w v sd(e) sd(f) = sd(mean) sd(mean') cos(w, v)      over the shared sources
+    #
+    # which is the most that it can be; the few sources do not tell how much of that there is.
+    own = [source_spread([row], clusters, num_rows) for row in rows]
+    weights = [dict(zip(row.sources, row.counts / row.counts.sum(), strict=True)) for row in rows]
+    lengths = [math.hypot(*each.values()) for each in weights]
+    squares = sum(spread.squares for spread in own)
+    for i, j in itertools.combinations(range(len(rows)), 2):
+        shared = sum(weights[i][source] * weights[j].get(source, 0.0) for source in weights[i])
+        cosine = shared / lengths[i] / lengths[j]
+        squares += 2 * math.sqrt(max(own[i].squares, 0.0) * max(own[j].squares, 0.0)) * cosine
+    return SourceSpread(
+        squares=squares,
+        freedom=min(spread.freedom for spread in own),
+        interaction=sum(spread.interaction for spread in own),
+        interaction_freedom=min(spread.interaction_freedom for spread in own),
     )
 
 

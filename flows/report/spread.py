@@ -8,6 +8,9 @@ from typing import Any
 LEVEL = 0.05
 """Share of intervals that may miss the truth, and largest p-value of a significant difference."""
 
+NO_VARIANCE = 1e-20
+"""Variance of scores within 0-100 up to which they are the same, but for their rounding."""
+
 
 def summarize_scores(values: Sequence[float]) -> dict[str, Any]:
     """Returns `mean`, `std` (ddof=1) and `n` of some scores.

@@ -837,7 +837,7 @@ def _describe_decision(pair: tuple[Method, Method], decision: Decision, least_se
     verdict = "open"
     if decision.decided:
         # What happens in a share q of seeds is missed by all n with the chance (1 - q)^n.
-        rare = 1 - LEVEL ** (1 / decision.num_seeds)
+        rare = 1 - decision.error ** (1 / decision.num_seeds)
         verdict = (
             f"settled, but for what happens in fewer than {rare:.0%} of seeds, for seeds"
             f"{' and pictures' * bool(decision.unseen)} like these: "

@@ -64,8 +64,8 @@ def test_of_one_benchmark_it_is_cr2_with_bell_and_mccaffreys_degrees_by_plain_ma
 
 
 def test_benchmarks_that_share_some_pictures_are_cr2_of_one_regression_by_plain_matrices():
-    """The second benchmark asks about the first three pictures, and two of its own."""
-    sizes = [[1, 2, 1, 3, 1, 2], [2, 1, 2, 0, 0, 0, 1, 2]]
+    """The second benchmark asks about the first three pictures, and four of its own."""
+    sizes = [[1, 2, 1, 3, 1, 2], [2, 1, 2, 0, 0, 0, 1, 2, 1, 1]]
     values = [RNG.normal(0, 5, sum(of)) for of in sizes]
     items, variance, freedom = plain_cr2(sizes, values)
     rows = [
@@ -75,6 +75,48 @@ def test_benchmarks_that_share_some_pictures_are_cr2_of_one_regression_by_plain_
     found = estimate_interval(rows, [0])
     half = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
     assert found.high == pytest.approx(np.mean([of.mean() for of in values]) + half)
+
+
+def uneven_row(name: str, sources: list[str], seed: int) -> PairedScores:
+    """A benchmark of three seeds, whose first picture has half of the items."""
+    rng, counts = np.random.default_rng(seed), [9, *[1] * (len(sources) - 1)]
+    effects = np.repeat(rng.normal(0, 20, len(sources)), counts)
+    runs = []
+    for _ in range(3):
+        values = np.split(effects + rng.normal(0, 5, len(effects)), np.cumsum(counts)[:-1])
+        runs.append({s: tuple(v.tolist()) for s, v in zip(sources, values, strict=True)})
+    means = [float(np.mean([x for of in run.values() for x in of])) for run in runs]
+    return PairedScores.of(means, runs, name)
+
+
+def test_where_few_pictures_have_nearly_all_items_those_that_are_shared_move_both_alike():
+    """By plain matrices: the covariance of all effects that such standard deviations allow."""
+    clusters = np.arange(3)
+    one = uneven_row("a", [f"a{i}" for i in range(8)], 0)
+    two = uneven_row("b", ["b0", "a1", "a2", *(f"b{i}" for i in range(3, 9))], 1)
+    alone = [source_spread([row], clusters, 2) for row in (one, two)]
+    both = source_spread([one, two], clusters, 2)
+    weights = [row.counts / row.counts.sum() for row in (one, two)]
+    sds = [math.sqrt(s.squares) / np.linalg.norm(w) for s, w in zip(alone, weights, strict=True)]
+    names = [*one.sources, *two.sources]
+    alike = np.array([[a == b for a in names] for b in names], float)
+    scaled = np.concatenate([w * sd for w, sd in zip(weights, sds, strict=True)])
+    assert both.squares == pytest.approx(scaled @ alike @ scaled)
+    assert both.freedom == min(s.freedom for s in alone) == 7
+
+
+def test_one_picture_in_common_does_not_make_a_mean_more_certain():
+    rng, many = np.random.default_rng(5), [f"c{i}" for i in range(400)]
+    few = uneven_row("a", [f"a{i}" for i in range(8)], 0)
+    halves = []
+    for names in (many, ["a1", *many[1:]]):
+        runs = [{name: (float(rng.normal(0, 20)),) for name in names} for _ in range(3)]
+        other = PairedScores.of([np.mean([*run.values()]) for run in runs], runs, "c")
+        found = estimate_interval([few, other], [0] * 3)
+        assert found.low is not None
+        assert found.high is not None
+        halves.append(found.high - found.low)
+    assert halves[1] == pytest.approx(halves[0], rel=0.1)
 
 
 def plain_cr2(

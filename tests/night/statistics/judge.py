@@ -4,14 +4,13 @@
 
 Each study becomes a whole report. A line of the result:
 
-    shape          95 %   99.8 %   stars   none   width    over benchmarks: 95 %   width
-    one noisy …    95.1   99.7     4.0      3.1    1.12                      94.0   1.21
+    shape          95 %   99.8 %   stars   width    over benchmarks: 95 %   width
+    one noisy …    95.1   99.7     4.0     1.12                      94.0   1.21
 
 95 %, 99.8 %: how often the interval of a difference holds 0. stars: how many tables call any
-difference, after the correction, of methods that are equal. none: how many differences have no
-verdict, with a reason; they are in no other figure. width: mean width, over that of an oracle who
-knows the variance of the difference, and who takes Student's t only where fewer than 6 degrees of
-freedom are pooled.
+difference, after the correction, of methods that are equal. width: mean width, over that of an
+oracle who knows the variance of the difference, and who takes Student's t only where fewer than 6
+degrees of freedom are pooled.
 """
 
 import dataclasses
@@ -38,7 +37,6 @@ class Judgement:
       held: share of differences whose p-value is above 5 %, of those that have one.
       held_far: share above 0.2 %.
       starred: share of tables with a difference that stands after the correction.
-      withheld: share of differences without a verdict, for a reason.
       width: mean width of the intervals over the oracle's.
       mean_held: like `held`, of the difference over all benchmarks; NaN with one benchmark.
       mean_width: like `width`, of that difference.
@@ -48,7 +46,6 @@ class Judgement:
     held: float
     held_far: float
     starred: float
-    withheld: float
     width: float
     mean_held: float
     mean_width: float
@@ -67,7 +64,6 @@ def judge(shape: Shape, studies: int, seed: int) -> Judgement:
         held=float(np.mean(chances > 0.05)),
         held_far=float(np.mean(chances > 0.002)),
         starred=statistics.mean(any(c.stands for c in table) for table in single),
-        withheld=statistics.mean(bool(c.reason) for table in single for c in table),
         width=_width(single, shape.freedom),
         mean_held=float(np.mean(of_means > 0.05)) if of_means.size else math.nan,
         mean_width=_width(over, shape.freedom) if of_means.size else math.nan,
