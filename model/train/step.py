@@ -23,6 +23,7 @@ from model.sharding import (
     AXES,
     first_row,
     gather_weight,
+    held_dtype,
     is_vector,
     make_mesh,
     mean_of_rows,
@@ -45,7 +46,10 @@ NUMBER, LENGTH = "number", "length"
 
 
 class State(NamedTuple):
-    """Parameters by path, and the optimizer's state. A step changes all but the frozen ones."""
+    """Parameters by path, and the optimizer's state. A step changes all but the frozen ones.
+
+    Those it changes are float32; frozen ones are as products read them (`sharding.held_dtype`).
+    """
 
     trained: Flat
     frozen: Flat
@@ -92,10 +96,17 @@ class Rates(NamedTuple):
     dropout_key: np.ndarray | None = None
 
 
-def make_state(params: dict[str, Any], train: ProgramConfig, mesh: Mesh, seed: int = 0) -> State:
+def make_state(
+    model: ModelConfig,
+    params: dict[str, Any],
+    train: ProgramConfig,
+    mesh: Mesh,
+    seed: int = 0,
+) -> State:
     """Returns the state before the first step, on the mesh.
 
     Args:
+      model: config of the model to train.
       params: nested dict of arrays; the same in each of the processes that share the mesh.
       train: the training recipe.
       mesh: the mesh of devices.
@@ -104,7 +115,8 @@ def make_state(params: dict[str, Any], train: ProgramConfig, mesh: Mesh, seed: i
     arrays: dict[str, Any] = dict(flatten_params(params))
     if train.lora is not None:
         arrays |= new_adapters(train.lora, arrays, seed)
-    trained, frozen = (shard_tree(part, mesh) for part in split_frozen(arrays, train))
+    trained, frozen = split_frozen(arrays, train)
+    trained, frozen = shard_tree(trained, mesh), _hold(model, frozen, mesh)
     init = functools.partial(init_optimizer, train)
     if mesh.size == 1:
         return State(trained, frozen, shard_tree(init(trained), mesh))
@@ -114,9 +126,31 @@ def make_state(params: dict[str, Any], train: ProgramConfig, mesh: Mesh, seed: i
     return State(trained, frozen, jax.jit(init, out_shardings=parts)(trained))
 
 
-def frozen_params(params: dict[str, Any], train: ProgramConfig, mesh: Mesh) -> Flat:
+def frozen_params(
+    model: ModelConfig, params: dict[str, Any], train: ProgramConfig, mesh: Mesh
+) -> Flat:
     """Returns the frozen part of what `make_state` returns, alone."""
-    return shard_tree(split_frozen(dict(flatten_params(params)), train)[1], mesh)
+    return _hold(model, split_frozen(dict(flatten_params(params)), train)[1], mesh)
+
+
+def _hold(model: ModelConfig, frozen: Flat, mesh: Mesh) -> Flat:
+    """Returns frozen parameters on the mesh, each in the dtype in which it is held."""
+    # One at a time: beside what stays, there is only one array in float32.
+    held: Flat = {}
+    for path, leaf in frozen.items():
+        dtype = held_dtype(path, leaf, model.dtype)
+        if leaf.dtype == dtype:
+            held |= shard_tree({path: leaf}, mesh)
+            continue
+        shape = jax.ShapeDtypeStruct(leaf.shape, dtype)
+        (sharding,) = shardings({path: shape}, mesh).values()
+        # On the mesh, an array is rounded where it is: several processes may hold parts of it.
+        if isinstance(leaf, jax.Array) and leaf.sharding.device_set == sharding.device_set:
+            held[path] = jax.jit(jnp.astype, static_argnums=1, out_shardings=sharding)(leaf, dtype)
+        else:
+            leaf = np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+            held |= shard_tree({path: leaf.astype(dtype)}, mesh)
+    return held
 
 
 def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> State:
@@ -126,6 +160,10 @@ def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> Stat
         shapes = adapter_shapes(train.lora, arrays)
         arrays |= {p: jax.ShapeDtypeStruct(shape, np.float32) for p, shape in shapes.items()}
     trained, frozen = split_frozen(arrays, train)
+    frozen = {
+        path: jax.ShapeDtypeStruct(leaf.shape, held_dtype(path, leaf, model.dtype))
+        for path, leaf in frozen.items()
+    }
     moments = jax.eval_shape(functools.partial(init_optimizer, train), trained)
     state = State(trained, frozen, moments)
 
