@@ -353,19 +353,14 @@ class StoredArray:
     Args:
       reader: reader of the checkpoint.
       path: path of the array.
-      dtype: type of what is returned; None for that of the checkpoint.
     """
 
-    def __init__(self, reader: ParamsReader, path: str, dtype: np.dtype | None = None) -> None:
+    def __init__(self, reader: ParamsReader, path: str) -> None:
         self._reader, self._path = reader, path
-        self.shape, self.dtype = reader.shape(path), dtype or reader.dtype(path)
+        self.shape, self.dtype = reader.shape(path), reader.dtype(path)
 
     def __getitem__(self, index: Sequence[slice]) -> np.ndarray:
-        return self._reader.read(self._path, index).astype(self.dtype, copy=False)
-
-    def astype(self, dtype: np.dtype) -> "StoredArray":
-        """Returns the same array, whose parts are rounded when they are read."""
-        return StoredArray(self._reader, self._path, dtype)
+        return self._reader.read(self._path, index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         del copy  # Every read gives a new array.

@@ -135,22 +135,23 @@ def frozen_params(
 
 def _hold(model: ModelConfig, frozen: Flat, mesh: Mesh) -> Flat:
     """Returns frozen parameters on the mesh, each in the dtype in which it is held."""
+
     # One at a time: beside what stays, there is only one array in float32.
-    held: Flat = {}
-    for path, leaf in frozen.items():
+    def placed(path: str, leaf: Any) -> jax.Array:
         dtype = held_dtype(path, leaf, model.dtype)
         if leaf.dtype == dtype:
-            held |= shard_tree({path: leaf}, mesh)
-            continue
+            return shard_tree({path: leaf}, mesh)[path]
         shape = jax.ShapeDtypeStruct(leaf.shape, dtype)
-        (sharding,) = shardings({path: shape}, mesh).values()
+        sharding = shardings({path: shape}, mesh)[path]
         # On the mesh, an array is rounded where it is: several processes may hold parts of it.
         if isinstance(leaf, jax.Array) and leaf.sharding.device_set == sharding.device_set:
-            held[path] = jax.jit(jnp.astype, static_argnums=1, out_shardings=sharding)(leaf, dtype)
-        else:
-            leaf = np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-            held |= shard_tree({path: leaf.astype(dtype)}, mesh)
-    return held
+            return jax.jit(jnp.astype, static_argnums=1, out_shardings=sharding)(leaf, dtype)
+        source = np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+        return jax.make_array_from_callback(
+            leaf.shape, sharding, lambda index: source[index].astype(dtype)
+        )
+
+    return {path: placed(path, leaf) for path, leaf in frozen.items()}
 
 
 def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> State:
@@ -160,12 +161,12 @@ def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> Stat
         shapes = adapter_shapes(train.lora, arrays)
         arrays |= {p: jax.ShapeDtypeStruct(shape, np.float32) for p, shape in shapes.items()}
     trained, frozen = split_frozen(arrays, train)
-    frozen = {
+    held: dict[str, Any] = {
         path: jax.ShapeDtypeStruct(leaf.shape, held_dtype(path, leaf, model.dtype))
         for path, leaf in frozen.items()
     }
     moments = jax.eval_shape(functools.partial(init_optimizer, train), trained)
-    state = State(trained, frozen, moments)
+    state = State(trained, held, moments)
 
     def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
