@@ -59,6 +59,22 @@ def is_vector(path: str) -> bool:
     return next(spec for pattern, spec in RULES if re.match(pattern, path)) == "replicate"
 
 
+def held_dtype(path: str, leaf: Any, dtype: DTypeLike) -> np.dtype:
+    """Returns the dtype in which a parameter that is only read is held on a device.
+
+    Products read a matrix in the dtype of the activations, so held in that one it gives the same
+    numbers. Scales and biases keep their own, in which norms are computed; so does the connector,
+    which may be a user's and read them in any.
+
+    Args:
+      path: the parameter's name, parts joined by "/".
+      leaf: the parameter, or its shape and dtype.
+      dtype: dtype of the activations.
+    """
+    keeps = is_vector(path) or path.startswith("connector/")
+    return np.dtype(leaf.dtype if keeps else dtype)
+
+
 def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) -> Mesh:
     """Returns the mesh over all devices, or the given ones.
 

@@ -109,7 +109,7 @@ def measure_train(request: MeasurementRequest) -> Iterator[Row]:
     mesh = make_mesh()
     models = [dataclasses.replace(request.model, remat=remat) for remat in request.remats]
     combos = [(m, _recipe(request, size)) for size in request.batches for m in models]
-    state = make_state(_params(request.model, jnp.float32), combos[0][1], mesh)
+    state = make_state(request.model, _params(request.model, jnp.float32), combos[0][1], mesh)
     # The compiler works on the host while the devices run what is compiled: programs of the next
     # combination are compiled in a thread meanwhile, as many at a time as there are cores.
     shapes = abstract_state(request.model, combos[0][1], mesh)
@@ -223,7 +223,11 @@ def train_stage(request: MeasurementRequest, folder: Path) -> Iterator[Row]:
     with contextlib.closing(ResumePoints(folder)) as points:
         restored = points.restore(abstract_state(cfg, train, mesh)) if points.may_restore else None
         state: State
-        start, state, _ = restored or (0, make_state(_params(cfg, jnp.float32), train, mesh), {})
+        start, state, _ = restored or (
+            0,
+            make_state(cfg, _params(cfg, jnp.float32), train, mesh),
+            {},
+        )
         for update in range(start, _STAGE_UPDATES):
             # Every update has another batch and another budget, which depend on its number alone.
             batch = train_batch(cfg, train.batch_size, request.text_len, seed=update)

@@ -3,14 +3,19 @@
 import importlib.util
 import os
 import re
+import subprocess
 from collections.abc import Collection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from flows.config.card_configs import config_for_card
 from infra.ray.devices import CUDA_PLUGINS
 
 _OLDEST_DRIVER = {"13": 580, "12": 525}
 """Version of CUDA -> first driver that runs its programs. Source: JAX's installation page."""
+
+_ANSWER_TIMEOUT = 10.0
+"""Longest wait for nvidia-smi, which is slow where nothing keeps the driver loaded [s]."""
 
 
 class GpuFinding(NamedTuple):
@@ -58,7 +63,25 @@ def examine_gpus(
     if not set(plugins) & set(runs):
         detail = f"{machine} is older than JAX's plugin for CUDA {_either(plugins)} needs: {needed}"
         return GpuFinding("bad", detail, f"{cure}, in a new .venv" if runs else cure)
-    return GpuFinding("ok", f"{machine}; JAX's plugin for CUDA {_either(plugins)}")
+    detail = f"{machine}; JAX's plugin for CUDA {_either(plugins)}"
+    return GpuFinding("ok", detail + _describe_smallest_card())
+
+
+def _describe_smallest_card() -> str:
+    """Returns the words on the card with the least memory, and the shipped study for it; or ""."""
+    command = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    #   23034, NVIDIA L4        MiB, of which CUDA has 98 %
+    cards = [line.partition(", ") for line in told.stdout.splitlines()]
+    sizes = [(int(mib), name) for mib, _, name in cards if mib.isdecimal()]
+    if told.returncode or not sizes:
+        return ""
+    mib, name = min(sizes)
+    study = config_for_card(mib * 2**20)
+    return f"; {study} fits {name}, {mib / 1024:.1f} GiB" if study else ""
 
 
 def _driver_version(file: Path) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.benchmark import metric_of
+from flows.config.card_configs import config_for_card
 from flows.config.compute import StepChips
 from flows.graph.costs import num_images_of
 from flows.graph.graph import mixture_of
@@ -718,6 +719,10 @@ def _plan_lines(plan: ResourcePlan) -> Iterator[str]:
                 f"{row.needed_bytes / GIB:.1f} GiB a chip. "
                 f"model.remat=full, a small microbatch and num_replicas=1 take the least."
             )
+    chip = plan.topology.chip
+    shipped = config_for_card(chip.hbm_bytes) if chip.is_gpu else None
+    if shipped and not all(row.fits for row in plan.trainings):
+        yield f"{shipped} is a study of PaliGemma 2 3B that fits one {plan.topology.kind}"
     yield from (f"{', '.join(names)}: {unknown}" for unknown, names in names_by_reason.items())
     yield from plan.beside
     yield from plan.notes

@@ -18,6 +18,7 @@ class GpuDevice:
       memory_bandwidth: peak of reading and writing it [bytes/s].
       l2_bytes: size of its L2 cache.
       clock_ghz: its highest clock.
+      threads_per_core: most threads that a streaming multiprocessor has at a time.
     """
 
     description: str
@@ -30,6 +31,7 @@ class GpuDevice:
     memory_bandwidth: int
     l2_bytes: int
     clock_ghz: float
+    threads_per_core: int = 2048
 
 
 _HOPPER = GpuDevice(
@@ -45,7 +47,25 @@ _HOPPER = GpuDevice(
     clock_ghz=1.98,
 )
 
-# Source: openxla/xla, xla/backends/gpu/target_config/specs/{a100_sxm_80,h100_sxm,h200}.txtpb.
+_ADA = GpuDevice(
+    description="NVIDIA L4",
+    compute_capability=(8, 9),
+    cores=58,
+    fpus_per_core=128,
+    shared_memory_per_core=102_400,
+    shared_memory_per_block=101_376,
+    memory_bytes=round(22.03 * 2**30),
+    memory_bandwidth=300_000_000_000,
+    l2_bytes=50_331_648,
+    clock_ghz=2.04,
+    threads_per_core=1536,
+)
+
+# Source: openxla/xla, xla/backends/gpu/target_config/specs/{a100_sxm_80,h100_sxm,h200}.txtpb. It
+# has none of the three with 24 GB. For these, limits of a core are those of the CUDA programming
+# guide for compute capability 8.6 and 8.9; cores, clock, cache and bandwidth are NVIDIA's (data
+# sheets of L4 and A10, white papers of Ada and GA102). Memory is the total that CUDA states in
+# reports of users: less than 24 GiB, since on L4 and A10 ECC takes a part.
 GPU_DEVICES = {
     "a100": GpuDevice(
         description="NVIDIA A100-SXM4-80GB",
@@ -66,6 +86,25 @@ GPU_DEVICES = {
         memory_bytes=151_397_597_184,
         memory_bandwidth=4_800_000_000_000,
     ),
+    "l4": _ADA,
+    "a10": dataclasses.replace(
+        _ADA,
+        description="NVIDIA A10",
+        compute_capability=(8, 6),
+        cores=72,
+        memory_bandwidth=600_000_000_000,
+        l2_bytes=6_291_456,
+        clock_ghz=1.695,
+    ),
+    "rtx4090": dataclasses.replace(
+        _ADA,
+        description="NVIDIA GeForce RTX 4090",
+        cores=128,
+        memory_bytes=round(23.64 * 2**30),
+        memory_bandwidth=1_008_000_000_000,
+        l2_bytes=75_497_472,
+        clock_ghz=2.52,
+    ),
 }
 """Kind of chip -> its device."""
 
@@ -73,15 +112,15 @@ GPU_DEVICES = {
 def target_config(device: GpuDevice) -> str:
     """Returns XLA's `GpuTargetConfigProto` of a device, in its text form."""
     major, minor = device.compute_capability
-    # Without a runtime version the compiler refuses the target. The limits on threads, blocks and
-    # registers are those of every device since compute capability 8.0.
+    # Without a runtime version the compiler refuses the target. The limits on blocks, on their
+    # threads and on registers are those of every device since compute capability 8.0.
     return f"""
 gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
   shared_memory_per_block: 49152
   shared_memory_per_core: {device.shared_memory_per_core}
-  threads_per_core_limit: 2048
+  threads_per_core_limit: {device.threads_per_core}
   core_count: {device.cores}
   fpus_per_core: {device.fpus_per_core}
   block_dim_limit_x: 2147483647

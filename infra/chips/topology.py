@@ -59,13 +59,18 @@ PEAK_FLOPS = {
     "a100": 312e12,
     "h100": 989e12,
     "h200": 989e12,
+    "l4": 121e12,
+    "a10": 125e12,
+    "rtx4090": 165.2e12,
 }
-"""Dense bfloat16 peak of a chip [FLOP/s]. Source: the makers' data sheets."""
+"""Dense bfloat16 peak of a chip, summed in float32 [FLOP/s]. Source: the makers' data sheets, where
+those with sparsity count twice; for RTX 4090 NVIDIA's white paper on Ada."""
 
 # Sources: memory is the limit in the errors of libtpu 0.0.42; peak, links and bandwidth are from
 # the vendor's system pages. The clock of v6e is inferred from its peak relative to v5e, given four
 # times as many multipliers. Hosts are the vendors' machines: of a TPU those of Cloud TPU, where one
-# host of v5e or v6e has up to 8 chips, and each of several has 4; GPUs come in boxes of 8.
+# host of v5e or v6e has up to 8 chips, and each of several has 4; GPUs come in boxes of 8. Those of
+# 24 GB have no NVLink: their links are the 16 lanes of PCI Express 4.
 CHIPS = {
     "v4": Chip(
         hbm_bytes=30.75 * GIB,
@@ -107,6 +112,9 @@ CHIPS = {
             ("a100", 79.2, 300e9),
             ("h100", 79.2, 450e9),
             ("h200", 139.8, 450e9),
+            ("l4", 22.0, 32e9),
+            ("a10", 22.0, 32e9),
+            ("rtx4090", 23.6, 32e9),
         )
     },
 }

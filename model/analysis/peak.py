@@ -9,6 +9,9 @@ _CHIPS = (
     ("H200", "h200"),
     ("H100", "h100"),
     ("A100", "a100"),
+    ("A10 ", "a10"),  # The space keeps A10G out.
+    ("L4 ", "l4"),  # And L40.
+    ("RTX 4090", "rtx4090"),
     ("v6", "v6e"),
     ("v5p", "v5p"),
     ("v5 lite", "v5e"),
@@ -22,5 +25,5 @@ _CHIPS = (
 def peak_tflops(devices: Sequence[Any]) -> float | None:
     """Returns the bfloat16 peak of devices of one kind together [TFLOP/s]; None if unknown."""
     kind = devices[0].device_kind
-    chip = next((chip for name, chip in _CHIPS if name in kind), None)
+    chip = next((chip for name, chip in _CHIPS if name in f"{kind} "), None)
     return None if chip is None else PEAK_FLOPS[chip] / 1e12 * len(devices)

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float
 
 from infra.progress import COMPILING, Progress
-from model.checkpoint.digest import unflatten_params
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.params_files import Put
 from model.checkpoint.resume import ResumePoints, process_parts
@@ -26,11 +26,11 @@ from model.data.loader import Examples, Loader
 from model.files import METRICS, PROFILE, WATCH
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
-from model.sharding import on_host
+from model.sharding import on_host, shard_tree
 from model.text.tokenizer import Tokenizer
 from model.train.config import RECORDED, TrainConfig
 from model.train.log import Clock, Lines, Speed, note_of, row_of
-from model.train.lora import whole_weights
+from model.train.lora import LORA, whole_weights
 from model.train.losses import Losses
 from model.train.memory import with_microbatch
 from model.train.optimizer import Flat, lr_schedules
@@ -285,7 +285,7 @@ def fit(
                 )
         losses.check(train.total_steps - 1, are_finite(state.trained, programs.mesh))
         logs = (log, watch_log) if observer else (log,)
-        _write_checkpoint(state, model, train, paths, logs)
+        _write_checkpoint(state, model, train, paths, seeds, programs.mesh, logs)
 
 
 def _first_state(
@@ -304,14 +304,16 @@ def _first_state(
         # is read there is gone before the rest comes.
         frozen: Flat = {}
         if template.frozen:
-            frozen = frozen_params(starting_params(model, paths.init, seeds.init), train, mesh)
+            start = starting_params(model, paths.init, seeds.init)
+            frozen = frozen_params(model, start, train, mesh)
+            del start
         restored = points.restore(template._replace(frozen={}))
         if restored is not None:
             start, state, notes = restored
             return start, state._replace(frozen=frozen), notes
         del frozen  # No point could be used; the start is read again, and would be there twice.
     params = starting_params(model, paths.init, seeds.init)
-    return 0, make_state(params, train, mesh, seeds.init), {}
+    return 0, make_state(model, params, train, mesh, seeds.init), {}
 
 
 def _leave(points: ResumePoints, num_done: int, total: int) -> NoReturn:
@@ -388,18 +390,45 @@ def rates_of(
     return Rates(learning=scaled, decay=decay, dropout_key=key)
 
 
+def _final_weights(
+    state: State,
+    model: ModelConfig,
+    train: TrainConfig,
+    paths: StagePaths,
+    seeds: Seeds,
+    mesh: Mesh,
+) -> Iterator[tuple[str, jax.Array]]:
+    """Yields path and value of every parameter that a stage ends with, one at a time.
+
+    A frozen matrix that is held rounded is read from the start again: what a stage freezes comes
+    out as it went in, and adapters are added to the weights themselves.
+    """
+    rounded = {path for path, leaf in state.frozen.items() if leaf.dtype != np.float32}
+    exact = {path: leaf for path, leaf in state.frozen.items() if path not in rounded}
+    yield from whole_weights(train.lora, state.trained, exact)
+    if not rounded:
+        return
+    adapters = {path: leaf for path, leaf in state.trained.items() if path.startswith(LORA)}
+    start = dict(flatten_params(starting_params(model, paths.init, seeds.init)))
+    for path in sorted(rounded):  # Taken out, so that the host has each only once.
+        placed = shard_tree({path: start.pop(path)}, mesh)
+        yield from whole_weights(train.lora, adapters, placed)
+
+
 def _write_checkpoint(
     state: State,
     model: ModelConfig,
     train: TrainConfig,
     paths: StagePaths,
+    seeds: Seeds,
+    mesh: Mesh,
     logs: Sequence[Lines],
 ) -> None:
     # Every process takes part in gathering, because each holds parts; only the first one keeps what
     # was gathered.
     params: dict[str, Any] = {}
     is_first = jax.process_index() == 0
-    for path, leaf in whole_weights(train.lora, state.trained, state.frozen):
+    for path, leaf in _final_weights(state, model, train, paths, seeds, mesh):
         array = on_host(leaf)  # One at a time, to save memory; all processes must take part.
         if is_first:
             params[path] = array

@@ -69,7 +69,7 @@ def adapters_of(lora: LoraConfig, params: Mapping[str, Array]) -> dict[str, Adap
 def whole_weights(
     lora: LoraConfig | None, trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array]
 ) -> Iterator[tuple[str, jax.Array]]:
-    """Yields path and value of every parameter, with adapters added to their weights.
+    """Yields path and float32 value of every parameter, with adapters added to their weights.
 
     They come one at a time, so that a caller who drops them needs the memory of one. All processes
     that share the arrays must take part.
@@ -87,6 +87,8 @@ def whole_weights(
         if lora is not None and path in adapted:
             a, b = (trained[f"{adapted[path]}/{factor}"] for factor in "ab")
             leaf = _adding_program(leaf.sharding)(leaf, a, b, np.float32(lora.scale))
+        elif leaf.dtype != np.float32:
+            leaf = _widening_program(leaf.sharding)(leaf)
         yield path, leaf
 
 
@@ -100,6 +102,11 @@ def _adding_program(sharding: Any) -> Any:
     ) -> Float[Array, "N D F"]:
         # A GPU would round the factors to 10 bits by default.
         product = jnp.einsum("ndr,nrf->ndf", a, b, precision=jax.lax.Precision.HIGHEST)
-        return weight + scale * product
+        return weight.astype(jnp.float32) + scale * product
 
     return jax.jit(add, out_shardings=sharding)
+
+
+@functools.lru_cache(maxsize=32)
+def _widening_program(sharding: Any) -> Any:
+    return jax.jit(lambda x: x.astype(jnp.float32), out_shardings=sharding)

@@ -10,15 +10,15 @@ from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh
 
 from model.config import ModelConfig
-from model.sharding import AXES, splits_weights
+from model.sharding import AXES, held_dtype, splits_weights
 from model.train.config import TrainConfig
 from model.train.lora import adapter_shapes
 from model.train.optimizer import split_frozen
 from model.train.step import declared_buckets, param_shapes
 
 _FLOAT32, _BFLOAT16 = 4, 2
-"""Bytes of a number: float32 for parameters, moments and gradients, bfloat16 for activations and
-gathered weights."""
+"""Bytes of a number: float32 for trained parameters, moments and gradients, bfloat16 for
+activations and gathered weights."""
 
 
 FORMULA_SHARE = 0.85
@@ -56,8 +56,12 @@ def step_bytes(
         # Sums of earlier shards, one for each level of the tree below a device.
         parts = 1
         numbers += max(1, train.exact_shards // devices).bit_length() - 1
-    state = numbers * sum(trained.values()) + sum(frozen.values())
-    state *= _FLOAT32 / parts
+    state = numbers * _FLOAT32 * sum(trained.values())
+    shapes = param_shapes(model)
+    state += sum(
+        size * held_dtype(path, shapes[path], model.dtype).itemsize for path, size in frozen.items()
+    )
+    state /= parts
     text, vision = model.text, model.vision
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
     # The mean size of a block: a tower holds each parameter of all its blocks in one array.

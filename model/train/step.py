@@ -23,6 +23,7 @@ from model.sharding import (
     AXES,
     first_row,
     gather_weight,
+    held_dtype,
     is_vector,
     make_mesh,
     mean_of_rows,
@@ -51,7 +52,10 @@ WEIGHTS = "weights"
 
 
 class State(NamedTuple):
-    """Parameters by path, and the optimizer's state. A step changes all but the frozen ones."""
+    """Parameters by path, and the optimizer's state. A step changes all but the frozen ones.
+
+    Those it changes are float32; frozen ones are as products read them (`sharding.held_dtype`).
+    """
 
     trained: Flat
     frozen: Flat
@@ -98,10 +102,17 @@ class Rates(NamedTuple):
     dropout_key: np.ndarray | None = None
 
 
-def make_state(params: dict[str, Any], train: ProgramConfig, mesh: Mesh, seed: int = 0) -> State:
+def make_state(
+    model: ModelConfig,
+    params: dict[str, Any],
+    train: ProgramConfig,
+    mesh: Mesh,
+    seed: int = 0,
+) -> State:
     """Returns the state before the first step, on the mesh.
 
     Args:
+      model: config of the model to train.
       params: nested dict of arrays; the same in each of the processes that share the mesh.
       train: the training recipe.
       mesh: the mesh of devices.
@@ -110,7 +121,8 @@ def make_state(params: dict[str, Any], train: ProgramConfig, mesh: Mesh, seed: i
     arrays: dict[str, Any] = dict(flatten_params(params))
     if train.lora is not None:
         arrays |= new_adapters(train.lora, arrays, seed)
-    trained, frozen = (shard_tree(part, mesh) for part in split_frozen(arrays, train))
+    trained, frozen = split_frozen(arrays, train)
+    trained, frozen = shard_tree(trained, mesh), _hold(model, frozen, mesh)
     init = functools.partial(init_optimizer, train)
     if mesh.size == 1:
         return State(trained, frozen, shard_tree(init(trained), mesh))
@@ -120,9 +132,32 @@ def make_state(params: dict[str, Any], train: ProgramConfig, mesh: Mesh, seed: i
     return State(trained, frozen, jax.jit(init, out_shardings=parts)(trained))
 
 
-def frozen_params(params: dict[str, Any], train: ProgramConfig, mesh: Mesh) -> Flat:
+def frozen_params(
+    model: ModelConfig, params: dict[str, Any], train: ProgramConfig, mesh: Mesh
+) -> Flat:
     """Returns the frozen part of what `make_state` returns, alone."""
-    return shard_tree(split_frozen(dict(flatten_params(params)), train)[1], mesh)
+    return _hold(model, split_frozen(dict(flatten_params(params)), train)[1], mesh)
+
+
+def _hold(model: ModelConfig, frozen: Flat, mesh: Mesh) -> Flat:
+    """Returns frozen parameters on the mesh, each in the dtype in which it is held."""
+
+    # One at a time: beside what stays, there is only one array in float32.
+    def placed(path: str, leaf: Any) -> jax.Array:
+        dtype = held_dtype(path, leaf, model.dtype)
+        if leaf.dtype == dtype:
+            return shard_tree({path: leaf}, mesh)[path]
+        shape = jax.ShapeDtypeStruct(leaf.shape, dtype)
+        sharding = shardings({path: shape}, mesh)[path]
+        # On the mesh, an array is rounded where it is: several processes may hold parts of it.
+        if isinstance(leaf, jax.Array) and leaf.sharding.device_set == sharding.device_set:
+            return jax.jit(jnp.astype, static_argnums=1, out_shardings=sharding)(leaf, dtype)
+        source = np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+        return jax.make_array_from_callback(
+            leaf.shape, sharding, lambda index: source[index].astype(dtype)
+        )
+
+    return {path: placed(path, leaf) for path, leaf in frozen.items()}
 
 
 def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> State:
@@ -132,8 +167,12 @@ def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> Stat
         shapes = adapter_shapes(train.lora, arrays)
         arrays |= {p: jax.ShapeDtypeStruct(shape, np.float32) for p, shape in shapes.items()}
     trained, frozen = split_frozen(arrays, train)
+    held: dict[str, Any] = {
+        path: jax.ShapeDtypeStruct(leaf.shape, held_dtype(path, leaf, model.dtype))
+        for path, leaf in frozen.items()
+    }
     moments = jax.eval_shape(functools.partial(init_optimizer, train), trained)
-    state = State(trained, frozen, moments)
+    state = State(trained, held, moments)
 
     def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

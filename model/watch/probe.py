@@ -41,7 +41,7 @@ class Probe:
     While it runs, memory must hold a second training state beside the stage's own. Several
     processes fine-tune together, with the state sharded as the stage's own. Only the first process
     decodes, on its devices, each of which must hold all parameters; the others wait for its next
-    step.
+    step. What a stage freezes starts as the stage holds it (`sharding.held_dtype`).
 
     Args:
       config: settings of the probe.
@@ -136,7 +136,7 @@ class Probe:
                 out_shardings=shardings(own, programs.mesh),
             )
             whole |= copy(own)
-            state = make_state(unflatten_params(whole), train, programs.mesh, _SEEDS.init)
+            state = make_state(model, unflatten_params(whole), train, programs.mesh, _SEEDS.init)
             del whole, own
             factors = lr_schedules(train)
             draws = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))

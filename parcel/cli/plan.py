@@ -17,7 +17,9 @@ def plan(
     arguments: StudyArguments = None,
     topology: Annotated[
         str | None,
-        typer.Option(help="Chips: v4:8x8x4, v5e:16x16, v6e:16x16, …; h100:8, h200:8, a100:8."),
+        typer.Option(
+            help="Chips: v4:8x8x4, v5e:16x16, v6e:16x16, …; h100:8, h200, a100, l4, a10, rtx4090."
+        ),
     ] = None,
     price: Annotated[
         float | None, typer.Option(help="Price of one chip per hour, in your currency.")

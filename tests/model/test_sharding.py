@@ -141,7 +141,7 @@ batch = {"image": rng.integers(0, 255, (8, 1, 32, 32, 3), dtype=np.uint8), "text
 def steps(model, train, devices, num_replicas):
     mesh = sharding.make_mesh(devices, num_replicas=num_replicas)
     programs = StepPrograms(model, train, mesh)
-    state = make_state(starting_params(model, None, 0), train, mesh)
+    state = make_state(model, starting_params(model, None, 0), train, mesh)
     if mesh.size == 4:
         split = [p for p, v in state.trained.items() if not v.sharding.is_fully_replicated]
         assert {"text/embedding", "text/blocks/down"} <= set(split), split

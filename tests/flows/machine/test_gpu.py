@@ -12,8 +12,9 @@ VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release 
 
 
 @pytest.fixture(autouse=True)
-def _gpus_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def _only_gpus_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("PATH", "")  # A program of this machine's own driver is not asked.
 
 
 def machine(
@@ -69,6 +70,43 @@ def test_a_machine_that_fits_is_ok(tmp_path: Path):
     found = machine(tmp_path, ["12"], driver="580.65.06", devices=8)
     detail = "8 NVIDIA devices, driver 580.65.06; JAX's plugin for CUDA 12"
     assert found == GpuFinding("ok", detail)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("23034, NVIDIA L4", "; configs/pali3b_24gb.yaml fits NVIDIA L4, 22.5 GiB"),
+        ("23028, NVIDIA A10", "; configs/pali3b_24gb.yaml fits NVIDIA A10, 22.5 GiB"),
+        (
+            "24564, NVIDIA GeForce RTX 4090",
+            "; configs/pali3b_24gb.yaml fits NVIDIA GeForce RTX 4090, 24.0 GiB",
+        ),
+        (
+            "81559, NVIDIA H100 80GB HBM3",
+            "; configs/pali3b_1gpu.yaml fits NVIDIA H100 80GB HBM3, 79.6 GiB",
+        ),
+        # Of several cards, a study must fit the smallest.
+        (
+            "81559, NVIDIA H100 80GB HBM3\n23034, NVIDIA L4",
+            "; configs/pali3b_24gb.yaml fits NVIDIA L4, 22.5 GiB",
+        ),
+        ("16376, NVIDIA GeForce RTX 4080", ""),
+        ("[N/A], NVIDIA GB10", ""),
+        ("No devices were found", ""),
+    ],
+)
+def test_the_shipped_study_is_that_for_the_memory_of_the_card(
+    answer: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # A driver's program of another machine: what it prints there is all that differs here.
+    program = tmp_path / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' '{answer}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
+    found = machine(tmp_path, ["13"], driver="580.65.06", devices=1)
+    detail = "1 NVIDIA devices, driver 580.65.06; JAX's plugin for CUDA 13"
+    assert found == GpuFinding("ok", detail + told)
 
 
 def test_a_machine_that_must_use_its_cores_is_not_asked(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The configs that are shipped: what they say is the paper's, and every step of theirs is told."""
 
+import dataclasses
 import datetime
 import re
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.benchmark import recipe_of
+from flows.config.card_configs import _SMALLEST_CARDS, config_for_card
 from flows.graph.datasets import datasets_of
 from flows.graph.explain import Explanation
 from flows.graph.results_plan import results_plan
@@ -16,14 +18,14 @@ from flows.plan.microbatches import (
     training_programs,
     with_planned_microbatch,
 )
-from flows.plan.plan import PlannedTraining, ResourcePlan, plan_of
+from flows.plan.plan import PlannedTraining, ResourcePlan, plan_of, plan_text
 from flows.plan.prepared import PreparedData
 from flows.study.input_files import data_folders
 from flows.study.load import load
 from flows.study.paper_deviations import describe_paper_deviations
 from flows.study.stage_list import stages_of
 from flows.study.study import StudyConfig
-from infra.chips.topology import GIB, Topology
+from infra.chips.topology import CHIPS, GIB, Topology
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from model.files import CONFIG, DIGEST
@@ -241,6 +243,60 @@ def test_one_gpu_is_enough_by_plan(chips: str, hours: float, tmp_path: Path):
         assert planned_bytes(program, train) <= most, program.name
 
 
+def test_a_24_gb_card_has_the_study_of_an_80_gb_one_with_one_seed():
+    small, large = shipped("pali3b_24gb"), shipped("pali3b_1gpu")
+    for field in ("methods", "budgets", "sources", "model", "transfers", "start"):
+        assert getattr(small, field) == getattr(large, field)
+    assert (len(small.methods), len(small.fine_tunings), len(small.seeds)) == (5, 10, 1)
+    assert small.intermediary is not None
+    assert large.intermediary is not None
+    shorter = dataclasses.replace(
+        large.intermediary,
+        total_steps=large.intermediary.total_steps // 4,
+        rsqrt_timescale=large.intermediary.rsqrt_timescale / 4,
+    )
+    assert small.intermediary == shorter
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chips", ["l4:1", "a10:1", "rtx4090:1"])
+def test_a_24_gb_card_is_enough_by_plan(chips: str, tmp_path: Path):
+    study = shipped("pali3b_24gb", f"compute.topology={chips}")
+    plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 12, 1))
+    assert not [line for line in plan.notes if "does not fit" in line or "no memory" in line]
+    assert not [row.name for row in plan.trainings if row.unknown or row.chip_hours is None]
+    # A run took up to 9 % more than the compiler said, and the formula is above the compiler.
+    most = plan.topology.chip.program_bytes / 1.09
+    for program in training_programs(study):
+        assert planned_bytes(program, with_planned_microbatch(program)) <= most, program.name
+    if chips == "l4:1":
+        told = f"take {between(plan.chip_hours)} hours of one L4 at 35 %"
+        assert told in (CONFIGS / "pali3b_24gb.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_where_nothing_fits_a_card_the_study_that_does_is_told(tmp_path: Path):
+    def lines_of(chips: str) -> list[str]:
+        words = (f"compute.topology={chips}", "methods=[vanilla]", "transfers={}")
+        study = shipped("pali3b_8gpu", *words)
+        plan = plan_of(study, tmp_path, PreparedData(records={}), day=datetime.date(2026, 12, 1))
+        return [line for line in plan_text(plan) if line.startswith("configs/")]
+
+    end = "is a study of PaliGemma 2 3B that fits one"
+    assert lines_of("l4:1") == [f"configs/pali3b_24gb.yaml {end} l4"]
+    assert lines_of("rtx4090:1") == [f"configs/pali3b_24gb.yaml {end} rtx4090"]
+    assert lines_of("h100:8") == []
+
+
+def test_each_study_for_one_gpu_is_offered_to_the_card_that_it_is_planned_for():
+    for config, kind in _SMALLEST_CARDS.items():
+        compute = shipped(Path(config).stem).compute
+        assert compute.topology == f"{kind}:1"
+        assert config_for_card(CHIPS[kind].hbm_bytes) == config
+        assert config_for_card(CHIPS[kind].hbm_bytes - 1) != config
+    assert config_for_card(16e9) is None
+
+
 PAPER = ("paper_224", "paper_448", "paper_ablations")
 
 
@@ -410,6 +466,7 @@ def test_a_batch_that_does_not_fit_is_told_with_what_fits(tmp_path: Path):
         ("paper_448", ["stage1 vanilla", "intermediary parcel", "stage2 parcel"]),
         ("paper_ablations", ["stage1 vanilla", "intermediary parcel_dual"]),
         ("pali3b_8gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
+        ("pali3b_24gb", ["start", "intermediary vanilla", "intermediary parcel"]),
         ("pali3b_1gpu", ["start", "intermediary vanilla", "intermediary parcel"]),
         ("first_day", ["start", "intermediary vanilla", "intermediary parcel"]),
         ("siglip2_gemma3", ["start", "stage1 vanilla", "intermediary parcel"]),

@@ -16,6 +16,11 @@ from model.analysis.peak import peak_tflops
         ("TPU v5 lite", 197),
         ("TPU v5e", 197),
         ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA L4", 121),
+        ("NVIDIA A10", 125),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA A10G", None),
+        ("NVIDIA L40S", None),
         ("cpu", None),
     ],
 )

@@ -85,7 +85,7 @@ for microbatch, pack in ((None, None), (1, None), (None, 5), (1, 6)):
     rows = microbatch or 2
     given = packed_batch(batch, 8 // rows, rows * pack) if pack else batch
     assert (LENGTH in given) == (pack is not None)
-    state = make_state(starting_params(model, None, 0), train, mesh)
+    state = make_state(model, starting_params(model, None, 0), train, mesh)
     rates = Rates(learning=1e-2, decay=0.0, dropout_key=dropout_key(train, 0, 0))
     state, metrics = StepPrograms(model, train, mesh)(state, given, 30, rates)
     assert bool(are_finite(state.trained, mesh))

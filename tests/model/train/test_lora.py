@@ -18,7 +18,9 @@ from infra.progress import Progress
 from model import vlm
 from model.checkpoint.digest import flatten_params, unflatten_params
 from model.checkpoint.folder import load_params
+from model.config import ModelConfig
 from model.seeds import Seeds
+from model.sharding import is_vector, make_mesh
 from model.train.config import GroupConfig, TrainConfig
 from model.train.loop import StagePaths, fit
 from model.train.lora import new_adapters, whole_weights
@@ -26,7 +28,7 @@ from model.train.lora_config import MATRICES, LoraConfig
 from model.train.memory import parameter_paths, step_bytes, trained_parts
 from model.train.optimizer import split_frozen, unmatched_groups
 from model.train.start import starting_params
-from model.train.step import backward, loss_weights
+from model.train.step import backward, loss_weights, make_state
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model, without_compiling
 
@@ -130,6 +132,33 @@ def test_new_adapters_change_nothing_and_are_the_same_for_a_seed():
         np.testing.assert_array_equal(whole[path], value, err_msg=path)
 
 
+BFLOAT16 = dataclasses.replace(MODEL, dtype="bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scan", [False, True])
+def test_frozen_matrices_held_in_bfloat16_give_the_same_bits(scan: bool):
+    model = dataclasses.replace(BFLOAT16, scan_layers=scan)
+    params, adapters = adapted_params()
+    train = TrainConfig(batch_size=4, text_len=6, lora=LORA, freeze_vision=True)
+    trained, exact = split_frozen({**params, **adapters}, train)
+    state = make_state(model, unflatten_params(params), train, make_mesh(jax.devices()[:1]))
+    kept = {path for path, leaf in state.frozen.items() if leaf.dtype == np.float32}
+    assert kept == {path for path in exact if path.endswith(("/scale", "/bias"))}
+    assert {leaf.dtype.name for leaf in state.frozen.values()} == {"float32", "bfloat16"}
+    assert {leaf.dtype.name for leaf in state.trained.values()} == {"float32"}
+    batch, slots = batch_of(4), vlm.Slots(30, 24)
+
+    def backward(frozen):
+        return _backward(trained, frozen, batch, slots, None, model=model, train=train)
+
+    # What is rounded ahead is what each product would round: nothing else may change.
+    held = jax.tree.map(np.asarray, jax.jit(backward)(state.frozen))
+    rounded_in_products = jax.tree.map(np.asarray, jax.jit(backward)(exact))
+    jax.tree.map(np.testing.assert_array_equal, held, rounded_in_products)
+    assert max(np.abs(gradient).max() for gradient in held[1].values()) > 1e-3
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("inputs")
@@ -137,16 +166,22 @@ def inputs(tmp_path_factory) -> dict[str, Any]:
     return {"data": data, "tokenizer": write_tokenizer(root / "tokenizer.model")}
 
 
-def run(root: Path, inputs: dict[str, Any], train: TrainConfig) -> Iterator[Progress]:
+def run(
+    root: Path, inputs: dict[str, Any], train: TrainConfig, model: ModelConfig = MODEL
+) -> Iterator[Progress]:
     (root / "out").mkdir(parents=True, exist_ok=True)
     paths = StagePaths(scratch=str(root / "scratch"), out=str(root / "out"), **inputs)
-    return without_compiling(fit(MODEL, train, paths, Seeds.of(5)))
+    return without_compiling(fit(model, train, paths, Seeds.of(5)))
 
 
 @pytest.mark.slow
-def test_a_resumed_stage_ends_with_the_same_whole_weights(tmp_path: Path, inputs: dict[str, Any]):
-    assert [p.done for p in run(tmp_path / "a", inputs, TRAIN)] == [*range(1, 8)]
-    for progress in run(tmp_path / "b", inputs, TRAIN):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_resumed_stage_ends_with_the_same_whole_weights(
+    dtype: Any, tmp_path: Path, inputs: dict[str, Any]
+):
+    model = dataclasses.replace(MODEL, dtype=dtype)
+    assert [p.done for p in run(tmp_path / "a", inputs, TRAIN, model)] == [*range(1, 8)]
+    for progress in run(tmp_path / "b", inputs, TRAIN, model):
         if progress.done == 5:
             break
     # What is frozen is not written again and again.
@@ -155,14 +190,16 @@ def test_a_resumed_stage_ends_with_the_same_whole_weights(tmp_path: Path, inputs
     paths = {path for path, _ in index["parts"].values()}
     assert not [path for path in paths if "text/" in path]
     assert [path for path in paths if "lora/blocks/gate/a" in path]
-    assert [p.done for p in run(tmp_path / "b", inputs, TRAIN)] == [5, 6, 7]
+    assert [p.done for p in run(tmp_path / "b", inputs, TRAIN, model)] == [5, 6, 7]
     digests = [(tmp_path / name / "out/digest.txt").read_text() for name in "ab"]
     assert digests[0] == digests[1]
-    # A checkpoint like any other: the same arrays, and of each matrix a change of rank 3.
+    # A checkpoint like any other: the same arrays, and of each matrix a change of rank 3. Frozen
+    # matrices that were held in bfloat16 are those of the start, not rounded.
     before = dict(flatten_params(starting_params(MODEL, None, Seeds.of(5).init)))
     after = dict(flatten_params(load_params(str(tmp_path / "a/out"))))
     assert after.keys() == before.keys()
     for path, value in before.items():
+        assert after[path].dtype == np.float32, path
         change = np.asarray(after[path]) - np.asarray(value)
         if path.removeprefix("text/blocks/") in MATRICES:
             ranks = [np.linalg.matrix_rank(layer, tol=1e-4) for layer in change]
@@ -210,6 +247,11 @@ def test_moments_and_gradients_are_those_of_adapters_alone():
     # Three of four float32 numbers; and the gradient of the table as a whole.
     assert held[0] - held[1] == pytest.approx(12 * decoder + 4 * sizes["text/embedding"])
     assert held[2] - held[1] == pytest.approx(16 * adapters)
+    # In bfloat16 a frozen matrix takes half; scales and biases stay as they are.
+    matrices = sum(
+        size for path, size in sizes.items() if path.startswith("text/") and not is_vector(path)
+    )
+    assert held[1] - step_bytes(BFLOAT16, frozen, 64, devices=1) == pytest.approx(2 * matrices)
     assert trained_parts(MODEL, frozen) == {"vision", "connector", "projector"}
     assert trained_parts(MODEL, adapted) == {"vision", "connector", "projector", "lora"}
     groups = (GroupConfig(params="lora/.*", lr=10.0),)
@@ -248,7 +290,7 @@ train = TrainConfig(batch_size=8, text_len=6, lora=LORA, num_replicas=2)
 results = []
 for devices, replicas in ((1, 1), (4, 2)):
     mesh = sharding.make_mesh(jax.devices()[:devices], num_replicas=replicas)
-    state = make_state(starting_params(MODEL, None, 0), train, mesh, 5)
+    state = make_state(MODEL, starting_params(MODEL, None, 0), train, mesh, 5)
     programs = StepPrograms(MODEL, train, mesh)
     for _ in range(2):
         state, metrics = programs(state, batch_of(8), 30, Rates(learning=1e-3, decay=0.0))

@@ -191,7 +191,7 @@ def test_programs_take_packed_batches_and_those_that_do_not_fit(changes: dict[st
     for pack in (None, 6, 5):
         train = dataclasses.replace(TRAIN, pack=pack, **changes)
         programs = StepPrograms(model, train, mesh)
-        state = make_state(starting_params(model, None, 0), train, mesh)
+        state = make_state(model, starting_params(model, None, 0), train, mesh)
         if pack:
             programs.compile_ahead(state, [(30, 1)])
         given = packed_batch(batch, 1, 6 * pack) if pack else batch

@@ -15,6 +15,7 @@ from model.train.start import starting_params
 from tests.model.tiny_model import tiny_model
 
 _EACH = """
+import dataclasses
 import sys
 import jax
 rank = int(sys.argv[1])
@@ -22,8 +23,10 @@ jax.distributed.initialize(sys.argv[2], 2, rank)
 import numpy as np
 from model import sharding
 from model.checkpoint import params_files
-from model.checkpoint.digest import flatten_params
+from model.checkpoint.digest import flatten_params, unflatten_params
 from model.train.config import TrainConfig
+from model.train.lora import whole_weights
+from model.train.lora_config import LoraConfig
 from model.train.start import starting_params
 from model.train.packing import packed_batches
 from model.train.step import LENGTH, make_state
@@ -33,8 +36,9 @@ sharding._MOST_PADDING = 100
 mesh = sharding.make_mesh()
 assert mesh.size == 2 and mesh.is_multi_process
 
-params = starting_params(tiny_model("parcel", (30, 64)), None, 0)
-state = make_state(params, TrainConfig(), mesh)
+model = tiny_model("parcel", (30, 64))
+params = starting_params(model, None, 0)
+state = make_state(model, params, TrainConfig(), mesh)
 whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 here = sum(leaf.addressable_data(0).nbytes for leaf in jax.tree.leaves(state))
 assert 0.45 * whole < here < 0.6 * whole, (here, whole)
@@ -54,13 +58,27 @@ def counted(self, file, first, stop):
     read.append(len(data))
     return data
 params_files.ParamsReader._checked = counted
-of_file = starting_params(tiny_model("parcel", (30, 64)), sys.argv[3], 0)
+of_file = starting_params(model, sys.argv[3], 0)
 assert not read
-begun = make_state(of_file, TrainConfig(), mesh)
+begun = make_state(model, of_file, TrainConfig(), mesh)
 size = sum(leaf.nbytes for leaf in dict(flatten_params(params)).values())
 assert 0.45 * size < sum(read) < 0.75 * size, (sum(read), size)
 for path, leaf in dict(flatten_params(params)).items():
     np.testing.assert_array_equal(sharding.on_host(begun.trained[path]), leaf + 1)
+
+# Frozen matrices are held in the dtype of the activations, and each process reads its parts.
+rounded = dataclasses.replace(model, dtype="bfloat16")
+lora = TrainConfig(lora=LoraConfig(rank=2), freeze_vision=True)
+held = make_state(rounded, of_file, lora, mesh)
+again = make_state(rounded, unflatten_params({**begun.trained}), lora, mesh)
+table = dict(flatten_params(params))["text/embedding"] + 1
+for state in (held, again):
+    embedding = state.frozen["text/embedding"]
+    assert embedding.addressable_data(0).shape == (table.shape[0] // 2, table.shape[1])
+    np.testing.assert_array_equal(sharding.on_host(embedding), table.astype("bfloat16"))
+    whole = dict(whole_weights(lora.lora, state.trained, state.frozen))
+    assert {leaf.dtype.name for leaf in whole.values()} == {"float32"}
+    assert whole["text/embedding"].sharding == embedding.sharding
 
 rows = np.arange(6).reshape(3, 2) + 100 * rank
 batch = sharding.shard_batch({"text": rows}, mesh)["text"]

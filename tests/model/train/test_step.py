@@ -173,7 +173,7 @@ def test_a_batch_of_text_alone_trains_the_decoder_and_nothing_else():
         train = TrainConfig(batch_size=4, text_len=8, microbatch=microbatch)
         programs = StepPrograms(model, train.program, mesh, (0, 1))
         start = jax.tree.map(np.array, vlm.init_params(model, 0))
-        state = make_state(start, train, mesh)
+        state = make_state(model, start, train, mesh)
         # One program for all budgets, whose slots are not there.
         programs.compile_ahead(state, [(20, 0), (64, 0)])
         for budget in (64, 16):
@@ -201,7 +201,7 @@ def test_all_that_comes_before_the_decoder_keeps_its_bits_where_it_is_frozen():
     }
     train = TrainConfig(batch_size=4, text_len=8, freeze_vision="all")
     start = jax.tree.map(np.array, vlm.init_params(model, 0))
-    state = make_state(start, train, mesh)
+    state = make_state(model, start, train, mesh)
     programs = StepPrograms(model, train.program, mesh)
     rates = Rates(learning=1e-2, decay=1e-2)
     for budget in (18, 30):
