@@ -186,7 +186,7 @@ def _curves(artifact: Artifact, began: float) -> Iterator[Point]:
     points: dict[int, tuple[float, dict[str, float]]] = {}
     for row in logged_rows(artifact, METRICS):
         values = {k: v for k, v in row.items() if k not in ("step", "seconds")}
-        points[row["step"]] = began + row["seconds"], _numbers(config_leaves(values))
+        points[row["step"]] = began + row.get("seconds", 0.0), _numbers(config_leaves(values))
     for row in logged_rows(artifact, WATCH):
         at, values = points.setdefault(row["step"], (began, {}))
         subject = "/".join(str(row[name]) for name in ("task", "budget") if name in row)

@@ -28,6 +28,7 @@ class WandbRuns:
             disable_git=True,
             x_disable_stats=True,
             x_disable_meta=True,
+            x_save_requirements=False,
         )
         login = wandb.setup().settings
         place = [login.base_url, login.entity, self._settings.project, login.mode, login.wandb_dir]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,15 +81,13 @@ def test_a_study_is_one_run_that_a_later_one_completes(folder: Path):
 
 
 def offline_runs(folder: Path) -> list[dict[str, Any]]:
-    """Returns what each file holds that W&B's own client wrote, read by its own reader."""
+    """Returns what each file holds that `wandb sync` would send."""
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportMissingImports]
-    from wandb.sdk.internal.datastore import DataStore  # pyright: ignore[reportMissingImports]
 
     runs = []
     for file in sorted(folder.glob("offline-run-*/run-*.wandb")):
-        store, run = DataStore(), {"config": {}, "history": [], "summary": {}}
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
+        run: dict[str, Any] = {"config": {}, "history": [], "summary": {}}
+        for data in log_records(file.read_bytes()):
             record = Record.FromString(data)
             kind = record.WhichOneof("record_type")
             if kind == "run":
@@ -109,6 +108,26 @@ def offline_runs(folder: Path) -> list[dict[str, Any]]:
                 run["exit_code"] = record.exit.exit_code
         runs.append(run)
     return runs
+
+
+def log_records(data: bytes) -> Iterator[bytes]:
+    """Yields the records of a W&B file.
+
+    Source: LevelDB's log format, doc/log_format.md, with W&B's header of seven bytes before it:
+    blocks of 32 KiB of parts (checksum, length, type), a record in one part or in several.
+    """
+    assert data[:4] == b":W&B"
+    place, record = 7, b""
+    while place + 7 <= len(data):
+        if (left := 32768 - place % 32768) < 7:  # No room for a part's header.
+            place += left
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        record += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # A whole record, or the last part of one.
+            yield record
+            record = b""
 
 
 def _values(items: Any) -> dict[str, Any]:
