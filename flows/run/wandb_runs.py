@@ -68,6 +68,8 @@ class WandbRuns:
                 rows = [list(row) for row in table.rows]
                 tracked.log({name: wandb.Table(columns=list(table.columns), data=rows)})
             tracked.finish(0 if run.outcome in ("complete", "with holes") else 1)
+        # W&B's own process writes its file as it ends, some time after `finish`.
+        wandb.teardown()
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
         return run.id
