@@ -102,4 +102,3 @@ def test_wandb_has_each_training_and_each_of_their_steps_once(told: Path):
             by_name[name]["id"]: name for name in TRAININGS
         }
         assert len([*folder.glob("files/media/table/results_*.table.json")]) == 1
-

@@ -23,10 +23,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-
-def study_of(store: Store, **config: object) -> TrackedRun:
+def study_of(store: Store, results: str = "", **config: object) -> TrackedRun:
     """Returns the study as it is told of a run with this config, which found a training."""
-    results = next(iter(store.artifacts("results"))).key
+    results = results or next(iter(store.artifacts("results"))).key
     values = {"name": "told", "seed": 3, **config}
     trained = next(a for a in store.artifacts("checkpoint") if METRICS in a.manifest.files)
     end_run_record(store, values, RUN, results=results, artifacts=[trained.key], failed=())
@@ -72,26 +71,26 @@ def test_nothing_secret_is_told(tmp_path: Path):
     assert "x1y2z3w4" not in repr(study_of(store, **config))
 
 
-def test_a_study_has_its_scores_with_intervals_its_table_and_its_trainings(store: Store):
-    told = study_of(store)
-    report = json.loads((next(iter(store.artifacts("results"))).path / "results.json").read_text())
-    section, cell = next(
-        (section, cell)
-        for section in report["benchmarks"]
-        for cell in section["cells"]
-        if cell["low"] is not None
-    )
-    name = f"{section['benchmark']}/{cell['method']}/{cell['budget']}"
-    assert {key: told.scores[f"{name}/{key}"] for key in ("mean", "low", "high")} == {
-        key: cell[key] for key in ("mean", "low", "high")
-    }
+def test_a_study_has_its_scores_with_intervals_its_table_and_its_trainings(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    write_study(store)
+    made = next(iter(store.artifacts("results"))).path
+    report = json.loads((made / "results.json").read_text())
     section = report["benchmarks"][0]
+    section["cells"][0] |= {"mean": 51.5, "low": 40.25, "high": 61.0}
+    told = study_of(store, commit_results(store, json.dumps(report), made / "results.csv"))
+    cell = section["cells"][0]
+    name = f"{section['benchmark']}/{cell['method']}/{cell['budget']}"
+    assert {end: told.scores[f"{name}/{end}"] for end in ("mean", "low", "high")} == {
+        "mean": 51.5,
+        "low": 40.25,
+        "high": 61.0,
+    }
+    mean = report["aggregates"][0]
+    assert told.scores[f"{mean['name']}/{mean['method']}/{mean['budget']}/mean"] == mean["mean"]
     head, rows = told.tables["results"]
-    first = dict(zip(head, rows[0], strict=True))
-    assert (first["benchmark"], first["mean"]) == (
-        section["benchmark"],
-        f"{section['cells'][0]['mean']:.4f}",
-    )
+    assert (head[0], rows[0][0]) == ("benchmark", section["benchmark"])
+    assert {len(row) for row in rows} == {len(head)}
     ((stage, key, run),) = told.tables["stages"].rows
     assert (store.get(key).manifest.name, run) == (stage, "its-run")
     assert told.page == f"{UI}/runs/flow-run/{RUN}"
@@ -102,6 +101,13 @@ def test_a_study_is_named_by_its_config_but_not_by_where_it_runs(store: Store):
     first = study_of(store, compute={"num_cpus": 2}, track=["mlflow"])
     assert study_of(store, compute={"num_cpus": 5}, track=["wandb"]).id == first.id
     assert study_of(store, num_seeds=5).id != first.id
+
+
+def commit_results(store: Store, report: str, table: Path) -> str:
+    attempt = Attempt(store, Recipe(kind="results", name="results", seed=2))
+    (attempt.path / "results.json").write_text(report)
+    (attempt.path / "results.csv").write_text(table.read_text())
+    return attempt.commit({}).key
 
 
 def commit(folder: Path, log: str, config: dict[str, object]) -> Artifact:

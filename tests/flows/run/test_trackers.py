@@ -56,8 +56,7 @@ def test_what_a_tracker_does_costs_one_line(
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_work_begins(tmp_path, monkeypatch):
-    # W&B's own folder of runs is no W&B.
-    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb").mkdir()  # W&B's folder of runs is no W&B.
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     graph = graph_of(load(overrides=["track=[wandb]", "methods=[vanilla]", "budgets=[256]"]))
     explanation = Explanation(Store(tmp_path / "store"), graph)

@@ -30,7 +30,9 @@ STUDY = TrackedRun(
     facts={"outcome": "with holes", "run": "smallest-0123"},
     page="http://127.0.0.1:4200/v2/runs/flow-run/two",
     scores={"chartqa@448/parcel/64/mean": 51.25, "chartqa@448/parcel/64/low": 40.5},
-    tables={"results": Table(("benchmark", "score"), [("chartqa@448", "51.25"), ("msvd, all", "")])},
+    tables={
+        "results": Table(("benchmark", "score"), [("chartqa@448", "51.25"), ("msvd, all", "")])
+    },
 )
 
 
