@@ -107,6 +107,8 @@ def tracked_stage(artifact: Artifact, ui: str) -> TrackedRun:
         "commit": environment.get("git", {}).get("commit", ""),
         **labels,
     }
+    curves = [*_curves(artifact, began)]
+    logged = {name for point in curves for name in point.values}
     return TrackedRun(
         id=manifest.key,
         name=manifest.name,
@@ -116,8 +118,9 @@ def tracked_stage(artifact: Artifact, ui: str) -> TrackedRun:
         config={**config_leaves(redact(manifest.config)), "seed": manifest.seed},
         facts=_texts(facts),
         page=_run_page(ui, environment.get("prefect", {}).get("flow_run_id", "")),
-        curves=[*_curves(artifact, began)],
-        scores=_numbers(manifest.counts),
+        curves=curves,
+        # The last loss is a count, too; its curve has it.
+        scores={k: v for k, v in _numbers(manifest.counts).items() if k not in logged},
     )
 
 

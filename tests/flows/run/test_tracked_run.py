@@ -59,6 +59,7 @@ def test_numbers_of_a_log_are_curves_and_their_times_those_of_the_training(tmp_p
     assert (step, at - told.began) == (7, 11.0)
     assert values == {"loss": 1.5, "gradient_norms.text": 2.5}
     assert told.config == {"rate.peak": 0.25, "seed": 13}
+    assert told.scores == {"steps": 7}  # The loss has a curve.
     assert told.page == ""
 
 
@@ -115,4 +116,5 @@ def commit(folder: Path, log: str, config: dict[str, object]) -> Artifact:
         Store(folder / "store"), Recipe(kind="checkpoint", name="stage1", config=config, seed=13)
     )
     (attempt.path / METRICS).write_text(log)
+    attempt.counts = {"steps": 7, "loss": 1.5}
     return attempt.commit({})
