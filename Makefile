@@ -5,11 +5,11 @@ SUPPORTED := -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) o
 PY := .venv/bin/python
 COMMA := ,
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
-check test test-deep night newest certify: export JAX_PLATFORMS ?= cpu
+check test test-deep night newest trackers certify: export JAX_PLATFORMS ?= cpu
 # Buffers in huge pages: see infra/ray/devices.py.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup lock demo check test test-deep night newest certify docs pictures clean
+.PHONY: setup lock demo check test test-deep night newest trackers certify docs pictures clean
 
 # make setup EXTRAS=cuda13, or cuda12, or tpu: where JAX computes, besides the CPU. EXTRAS=compilers: for what
 # chips that are not there JAX can compile.
@@ -71,6 +71,7 @@ night: setup
 	$(PY) -m pytest -q -n 2 $(BY_FILE) --durations 20 -m night tests
 	$(PY) -m tests.fuzz.run --inputs $(INPUTS)
 	if $(NEWEST_PYTHON) -c ''; then $(MAKE) newest; else echo "newest: left out, there is no $(NEWEST_PYTHON)"; fi
+	$(MAKE) trackers
 	$(MAKE) certify SEED=$$(date +%j)
 	$(PY) -m perf.matrix --limit $(MATRIX)
 
@@ -80,6 +81,13 @@ newest:
 	$(NEWEST_PYTHON) -m venv .venv-newest
 	.venv-newest/bin/pip install --quiet --requirement constraints-newest.txt
 	.venv-newest/bin/python -m pytest -q -n 2 $(BY_FILE) -m "not e2e and not slow and not deep and not night" tests/model
+
+# What MLflow and W&B hold of a run, by these libraries, in an environment of their own.
+trackers: setup
+	$(PYTHON) -m venv .venv-trackers
+	.venv-trackers/bin/pip install --quiet --constraint constraints.txt --editable '.[dev,mlflow,wandb]'
+	.venv-trackers/bin/python -m pytest -q tests/flows/run/test_mlflow_runs.py tests/flows/run/test_wandb_runs.py \
+		tests/e2e/test_trackers.py
 
 # A study under seeded kills, failing disks, bad replies, clocks that are set and bits that flip; needs a C compiler.
 FAULTS ?= 200

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.config.keep import KeepConfig, describe_future_disk_use
+from flows.config.tracker import describe_missing_trackers
 from flows.graph.eta import TimeEstimates
 from flows.graph.graph import Phase, graph_of
 from flows.graph.inputs import check_study, read_inputs
@@ -162,6 +163,7 @@ class Explanation:
         self.check_rebuild(rebuild)
         check_xla_flags()
         self._check_launcher(holds)
+        self._check_trackers()
         # What the user named with --rebuild, or what does not begin anyway, costs nothing here.
         redone = [
             step
@@ -200,6 +202,10 @@ class Explanation:
             is_made = node not in holds and not self.is_node_reused(node)
             if is_made and any(job.processes > 1 for job in node.jobs):
                 raise ConfigError(launcher_needed(compute))
+
+    def _check_trackers(self) -> None:
+        if line := describe_missing_trackers(self.graph.study.track if self.graph.study else ()):
+            raise ConfigError(line)
 
     def _describe_changes(self, stale: Sequence[Step], new: Sequence[Step]) -> tuple[str, str, str]:
         """Returns how many steps the code changed, what changed in it, and what would keep them."""

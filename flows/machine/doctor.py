@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from flows.config.tracker import missing_tracker
 from flows.machine.gpu import examine_gpus
 from flows.pages.overview import server_errors_text
 from infra.errors import one_line_message
@@ -84,7 +85,7 @@ def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Set
 
     Args:
       uri: the store [URI].
-      config: the study whose raw data and cluster are checked; None checks neither.
+      config: the study whose trackers, raw data and cluster are checked; None checks none.
       engines: names of the engines to try, from `engines.ENGINES`.
     """
     # From what everything needs to what only some studies do, so that the first BAD is most likely
@@ -280,7 +281,11 @@ def _check_prefect(uri: str) -> Iterator[SetupFinding]:
 
 
 def _check_study_inputs(config: Any) -> Iterator[SetupFinding]:
-    """Checks what a study uses outside the store: its raw data and its cluster."""
+    """Checks what a study uses outside the store: its trackers, its raw data and its cluster."""
+    for tracker in config.track:
+        cure = missing_tracker(tracker)
+        detail = f"{tracker} is {'not ' if cure else ''}installed"
+        yield SetupFinding(what="track", state="bad" if cure else "ok", detail=detail, cure=cure)
     # Listed, not read: a missing or an empty folder shows at once.
     root = config.data_root
     if root is not None:

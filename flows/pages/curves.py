@@ -44,7 +44,7 @@ def logged_curves(artifact: Artifact) -> Mapping[str, Curves]:
 
     Without a value a title has no curve, or one without points.
     """
-    trained, watched = _rows(artifact, METRICS), _rows(artifact, WATCH)
+    trained, watched = logged_rows(artifact, METRICS), logged_rows(artifact, WATCH)
     # Picture by picture, curve by curve; a stage that was not watched has the first two only.
     return {
         "loss": {"": [(row["step"], row["loss"]) for row in trained]},
@@ -56,7 +56,8 @@ def logged_curves(artifact: Artifact) -> Mapping[str, Curves]:
     }
 
 
-def _rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
+def logged_rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
+    """Returns the lines of a log of a training; none if it has no such log, or no files."""
     if name not in artifact.manifest.files:
         return []
     try:

@@ -206,6 +206,7 @@ class NodeWork:
         if not end.reused:
             session.made.add(step)
         session.expected.learn(artifact, step)
+        session.traces.trackers.put(artifact)
         self._publish_lineage_page(step, artifact, reused=end.reused)
 
     def _is_damaged_table(self, node: GraphNode, step: Step, artifact: Artifact) -> bool:

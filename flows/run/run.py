@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,11 +20,13 @@ from flows.run.result import StudyResult
 from flows.run.retry_policy import GIVEN_UP, HoldRule, hold_none, only_failed
 from flows.run.session import RunTraces
 from flows.run.study_pass import finish_pass, start_pass
+from flows.run.trackers import Trackers
 from flows.steps.workers import Workers
 from infra.errors import one_line_message
 from infra.prefect.approval import NotApprovedError
 from infra.prefect.ending import journal_of
 from infra.prefect.page_queue import PageQueue
+from infra.prefect.server import ui_of
 from infra.store.store import Store
 
 _WAITING = 64
@@ -86,6 +89,7 @@ class Run:
             hold_rule = rule
         context = FlowRunContext.get()
         run_id = str(context.flow_run.id) if context and context.flow_run else ""
+        api = os.environ.get("PREFECT_API_URL", "")
 
         def cancel() -> None:
             if self._workers is not None:
@@ -98,9 +102,16 @@ class Run:
             store.pin_run(run_id or uuid.uuid4().hex) as pin,
             journal_of(store.state, run_id, cancel=cancel) as journal,
             PageQueue(run_id) as pages,
+            Trackers(request.config.track, store, ui_of(api) if api else "") as trackers,
         ):
             previous_runs = close_dead_records(store)
-            traces = RunTraces(pin=pin, journal=journal, pages=pages, previous_runs=previous_runs)
+            traces = RunTraces(
+                pin=pin,
+                journal=journal,
+                pages=pages,
+                trackers=trackers,
+                previous_runs=previous_runs,
+            )
             try:
                 # A generator: what comes next is decided only now, with the cells of the last pass.
                 for explanation in self._passes:
@@ -124,6 +135,7 @@ class Run:
                             in_process=explanation.study.compute.prepare_at_once,
                         )
                     result = finish_pass(session, explanation.study)
+                    trackers.put_study(result.run)
                     self.result = self.result.followed_by(result) if self.result else result
                     request = dataclasses.replace(request, approve=False)  # Asked for once.
                     # What was given up is a hole in the table: later passes do without it.

@@ -14,6 +14,7 @@ from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.nodes import GraphNode, StudyGraph
 from flows.run.display import Display
 from flows.run.limits import Admission, NodeHeldError
+from flows.run.trackers import Trackers
 from flows.steps.kind import Step
 from flows.steps.step_lookup import StepLookup, device_seconds, look_up_step
 from flows.steps.workers import Workers
@@ -46,12 +47,14 @@ class RunTraces:
       pin: protection of artifacts from garbage collection until the run ends.
       journal: record of the run, from which the UI's rows are settled.
       pages: its pages, on their way to the UI.
+      trackers: the trackers that are told what it makes.
       previous_runs: records of the runs before it, by name.
     """
 
     pin: Pin
     journal: Journal
     pages: PageQueue
+    trackers: Trackers
     previous_runs: Mapping[str, Mapping[str, Any]]
 
 

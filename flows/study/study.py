@@ -11,6 +11,7 @@ from flows.config.backbone import BackboneConfig
 from flows.config.model_families import with_part_values
 from flows.config.normalise import normalise
 from flows.config.references import offered_connectors
+from flows.config.tracker import Tracker
 from flows.config.user_step import StatedStep, load_user_step
 from flows.config.validation import partial_adapter
 from flows.report.cell_text import drawn_budgets_text
@@ -45,6 +46,8 @@ class StudyConfig(StudySettings):
       steps: steps of your own: "file.py:Class", "module:Class", or {step: …, settings: {…}}.
       paper: whether the study is meant to be the paper's. What it does otherwise, and what is ours
         where the paper says nothing, is then counted at each run, and listed by `--explain`.
+      track: trackers that show the study's runs, too: mlflow, wandb. They are told by environment
+        variables of theirs where to write; never part of a result's identity.
       statements: the keys that the file, the command or the form states, with their values; filled
         in automatically, so that a value of the user's can be told from a default or a recipe.
     """
@@ -56,6 +59,7 @@ class StudyConfig(StudySettings):
     )
     steps: tuple[StatedStep, ...] = ()
     paper: bool = False
+    track: Annotated[tuple[Tracker, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
     statements: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @model_validator(mode="before")

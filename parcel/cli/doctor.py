@@ -15,7 +15,7 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [key.path=value …]",
-            help="A study, to check the raw data and the cluster that it names.",
+            help="A study, to check the raw data, the cluster and the trackers that it names.",
             show_default=False,
         ),
     ] = None,

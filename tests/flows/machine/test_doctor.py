@@ -67,6 +67,26 @@ def test_each_thing_that_is_wrong_has_a_cure(
     assert done.out.count("→") == 3
 
 
+def test_a_tracker_that_is_not_installed_is_bad_before_the_work_begins(
+    parcel: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mlflow.py").write_text("raise SystemExit('is not imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "wandb" else real(n))
+    study = tmp_path / "mine.yaml"
+    study.write_text("base: demo\ntrack: [mlflow, wandb]\n")
+    done = parcel("doctor", study, "--engine", "none", "--store", tmp_path / "store")
+    assert done.code == 1
+    assert "ok   track      mlflow is installed\n" in done.out
+    assert "BAD  track      wandb is not installed\n" in done.out
+    assert "→ pip install 'parcel-pipeline[wandb]'\n" in done.out
+    run = parcel("run", study, "--store", tmp_path / "store")
+    assert run.code == 2
+    assert "track must name trackers that are installed, got wandb;" in run.err
+    assert not [*(tmp_path / "store" / "runs").glob("*")]
+
+
 def test_an_engine_that_does_not_work_says_why(tmp_path: Path):
     broken = tmp_path / "decord.py"
     broken.write_text("raise ImportError('no wheel for this machine')\n")

@@ -12,6 +12,7 @@ from flows.graph.eta import Forecast, TimeEstimates
 from flows.graph.nodes import GraphNode, StudyGraph
 from flows.run.display import Display
 from flows.run.session import RunSession, RunTraces
+from flows.run.trackers import Trackers
 from infra.prefect.journal import Journal
 from infra.prefect.page_queue import PageQueue
 from infra.prefect.progress import ProgressFile
@@ -71,6 +72,7 @@ def session_of(
             pin=cast(Pin, SimpleNamespace(add=lambda *keys: None)),
             journal=Journal(folder, run_id),
             pages=pages or PageQueue(""),
+            trackers=Trackers((), store, ""),
             previous_runs={},
         ),
         "progress": ProgressFile(folder, run_id),

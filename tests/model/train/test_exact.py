@@ -50,7 +50,7 @@ def batch_of(step):
     }
 
 def updated(train, mesh, programs):
-    state = make_state(starting_params(model, None, 0), train.program, mesh)
+    state = make_state(model, starting_params(model, None, 0), train.program, mesh)
     losses = []
     for step in range(3):
         batch = batch_of(step)

@@ -149,12 +149,12 @@ def test_frozen_matrices_held_in_bfloat16_give_the_same_bits(scan: bool):
     assert {leaf.dtype.name for leaf in state.trained.values()} == {"float32"}
     batch, slots = batch_of(4), vlm.Slots(30, 24)
 
-    def backward(frozen):
-        return _backward(trained, frozen, batch, slots, None, model=model, train=train)
+    def derive(frozen):
+        return backward(trained, frozen, batch, slots, None, model=model, train=train)
 
     # What is rounded ahead is what each product would round: nothing else may change.
-    held = jax.tree.map(np.asarray, jax.jit(backward)(state.frozen))
-    rounded_in_products = jax.tree.map(np.asarray, jax.jit(backward)(exact))
+    held = jax.tree.map(np.asarray, jax.jit(derive)(state.frozen))
+    rounded_in_products = jax.tree.map(np.asarray, jax.jit(derive)(exact))
     jax.tree.map(np.testing.assert_array_equal, held, rounded_in_products)
     assert max(np.abs(gradient).max() for gradient in held[1].values()) > 1e-3
 
