@@ -21,19 +21,14 @@ from flows.report.render import render_report, to_csv_lines
 Row = Mapping[str, Any]
 """Name of a column -> its value: text, a number, texts, or None for none."""
 
-TABLE_FORMS: Mapping[str, tuple[str, str]] = {
-    "csv": ("text/csv", "csv"),
-    "latex": ("application/x-tex", "tex"),
-    "parquet": ("application/vnd.apache.parquet", "parquet"),
+TABLE_FORMS = {
+    "csv": "text/csv",
+    "tex": "application/x-tex",
+    "parquet": "application/vnd.apache.parquet",
 }
-"""Form of a table -> its media type, and the ending of its file."""
-FIGURE_FORMS: Mapping[str, tuple[str, str]] = {
-    "png": ("image/png", "png"),
-    "svg": ("image/svg+xml", "svg"),
-    "pdf": ("application/pdf", "pdf"),
-}
+"""Form of a table, which is the ending of its file -> its media type."""
+FIGURE_FORMS = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
 """The same for figures."""
-FORMS = {**TABLE_FORMS, **FIGURE_FORMS}
 
 _TEXTS = ("benchmark", "method", "metric", "scores", "group", "backbone")
 """Columns of a report's CSV that are text."""
@@ -56,7 +51,7 @@ def report_file(report: Report, form: str) -> bytes:
     number or text.
     """
     if form != "parquet":
-        return render_report(report, form).encode()
+        return render_report(report, {"tex": "latex"}.get(form, form)).encode()
     import pyarrow as pa  # Here: it takes long.
     from pyarrow import csv, parquet
 
@@ -101,10 +96,9 @@ def _text_of(value: object) -> str:
 def run_rows(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Row]:
     """Yields a row per run of its full name and record."""
     for run, record in runs:
-        shared = {name: record.get(name) for name in ("name", "began", "finished", "given")}
         yield {
             "run": run,
-            **shared,
+            **{name: record.get(name) for name in ("name", "began", "finished", "given")},
             "seconds": run_seconds(record),
             "outcome": run_outcome(record),
             "best_score": record.get("headline", {}).get("score"),

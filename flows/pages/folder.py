@@ -5,7 +5,6 @@ import hashlib
 import re
 from pathlib import Path
 
-from flows.pages.downloads import FORMS
 from flows.pages.page import IMAGES, SHARED, Page
 from flows.pages.run_results import study_of
 from flows.pages.site import SHARED_TEXTS, Site
@@ -84,5 +83,5 @@ def _file_name(page: Page) -> str:
     readable = re.sub(r"[^\w@=.-]+", "-", "-".join(words))[:80].strip("-.")
     digest = hashlib.sha256(repr(page).encode()).hexdigest()[:10]
     endings = {"style": "css", "script": "js", "picture": "img", "plot": "png", "mask": "png"}
-    ending = FORMS[page.get("as")][1] if page.get("as") else endings.get(page.kind, "html")
+    ending = page.get("as") or endings.get(page.kind, "html")
     return f"{readable}-{digest}.{ending}"

@@ -26,7 +26,6 @@ from flows.pages.compare_page import (
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.downloads import (
     FIGURE_FORMS,
-    FORMS,
     TABLE_FORMS,
     Download,
     item_rows,
@@ -233,9 +232,8 @@ class Site:
                     data = table_file([*rows], form)
                 case _:
                     raise KeyError(f"The page {'/'.join((page.kind, *page.parts))!r} has no files.")
-        media_type, ending = FORMS[form]
         name = re.sub(r"[^\w@.-]+", "-", "-".join((page.kind, *page.parts, of)).strip("-"))
-        return Download(data, media_type, f"{name}.{ending}")
+        return Download(data, forms[form], f"{name}.{form}")
 
     def lost(self, why: str) -> str:
         """Returns the page shown for an address without a page."""

@@ -284,7 +284,7 @@ def test_an_item_leads_up_to_the_cells_that_rest_on_it(client: TestClient):
         ("items/toy/nope", "has no row 'nope'. It has: colors, shapes."),
         ("items/toy/colors?show=changed", "changed, only-a, only-b need two columns"),
         ("items/toy/colors?type=why", "type must be one of which, got 'why'"),
-        ("runs?as=svg", "as must be one of csv, latex, parquet, got 'svg'"),
+        ("runs?as=svg", "as must be one of csv, tex, parquet, got 'svg'"),
         ("results/toy?of=pareto&as=csv", "as must be one of png, svg, pdf, got 'csv'"),
         ("start?as=csv", "The page 'start' has no files."),
         ("item/toy/colors?id=nope", "has no item 'nope'"),
