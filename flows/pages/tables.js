@@ -70,7 +70,8 @@ function show() {
     for (const row of [table.head, ...table.rows]) {
       for (const cell of row.cells) cell.hidden = false;
       table.names.forEach((name, i) => {
-        if (hidden.includes(name)) cellAt(row, i).hidden = true;
+        const cell = hidden.includes(name) && cellAt(row, i);
+        if (cell) cell.hidden = true;
       });
     }
     [...table.head.cells].forEach((th, i) => {
