@@ -13,16 +13,17 @@ from starlette.routing import Route
 from flows.pages.overview import EndedRun, OverviewReader, ServerFacts
 from flows.pages.page import IMAGES, WHOSE, Page, address
 from flows.pages.pictures import mime_type
-from flows.pages.site import STYLE_SHEET, NoPageError, Site
+from flows.pages.site import SHARED_TEXTS, NoPageError, Site
 from infra.errors import ConfigError
 from infra.prefect.server import PAGES
 from infra.store.store import Store
 
 _HEADERS = {
-    # A page may load nothing from other hosts, run no script, and not be shown in a frame.
+    # A page may load nothing from other hosts, run no script but ours, which can send nothing
+    # anywhere, and not be shown in a frame.
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
@@ -57,8 +58,13 @@ def store_pages(
     def answer(request: Request) -> Response:
         page = _page_of(request)
         try:
-            if page.kind == "style":
-                return Response(STYLE_SHEET, media_type="text/css", headers=_HEADERS)
+            if page.kind in SHARED_TEXTS:
+                text, media_type = SHARED_TEXTS[page.kind]
+                return Response(text, media_type=media_type, headers=_HEADERS)
+            if page.get("as"):
+                data, media_type, name = site().download(page)
+                named = {"Content-Disposition": f'attachment; filename="{name}"'}
+                return Response(data, media_type=media_type, headers=_HEADERS | named)
             # Cached for ever by the browser: what a key names never changes.
             if page.kind in IMAGES:
                 data = site().picture(page)

@@ -9,14 +9,23 @@ benchmark and budget, those of two runs if they also have the same method. Cells
 metrics or sets of questions stand side by side, without a difference.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.lookup.runs import config_differences
 from flows.lookup.target import LookupTarget
-from flows.pages.curve_chart import CurveChart, LossReader, TrainingCurve, chart_of
-from flows.pages.run_results import Column, Study, study_of
+from flows.pages.chart import (
+    Chart,
+    Curve,
+    LossReader,
+    chart_of,
+    loss_titles,
+    method_colors,
+)
+from flows.pages.curves import CurvePoints
+from flows.pages.run_results import Column, ScoredRun, scored_run_of
 from flows.report.cell_text import draws_text
 from flows.report.cells import Cell, Section
 from flows.report.gather import trained_checkpoint
@@ -48,7 +57,7 @@ class Side:
     """
 
     name: str
-    study: Study
+    study: ScoredRun
     label: str
     sort: str
     cells: Mapping[tuple[object, ...], tuple[Section, Cell]]
@@ -81,7 +90,7 @@ class CellPair:
         return draws_text(found.seeds, found.pretrainings, found.items, found.pictures)
 
 
-def _find_side(study: Study, parts: Sequence[str]) -> Side:
+def _find_side(study: ScoredRun, parts: Sequence[str]) -> Side:
     """Returns the side of a run that the rest of a name means.
 
     Raises:
@@ -120,7 +129,7 @@ def find_sides(store: Store, names: Sequence[str]) -> list[Side]:
     """
     parts = [name.split("/") for name in dict.fromkeys(names)]
     # The table of a run may have thousands of cells: it is read once for all sides of the run.
-    studies = {run: study_of(store, run) for run in dict.fromkeys(run for run, *_ in parts)}
+    studies = {run: scored_run_of(store, run) for run in dict.fromkeys(run for run, *_ in parts)}
     sides = [_find_side(studies[run], rest) for run, *rest in parts]
     if len(sorts := dict.fromkeys(side.sort for side in sides)) > 1:
         raise KeyError(f"Only like is compared with like, not a {' with a '.join(sorts)}.")
@@ -136,7 +145,7 @@ def find_sides(store: Store, names: Sequence[str]) -> list[Side]:
     return sides
 
 
-def _moment(study: Study) -> str:
+def _moment(study: ScoredRun) -> str:
     return str(study.record["finished"])[:16].replace("T", " ")
 
 
@@ -176,7 +185,7 @@ def compare_cells(store: Store, first: Side, second: Side, key: tuple[object, ..
         for cell, scores in ((a, of_a), (b, of_b))
     )
     difference = more.minus(less)
-    numbers = _pretrainings(first.study)
+    numbers = first.study.pretrainings
     return CellPair(
         label=label,
         names=names,
@@ -214,16 +223,6 @@ def _cell_name(side: Side, cell: Cell) -> str:
     return f"{side.study.run}/{cell.benchmark}/{cell.method}/{cell.budget}"
 
 
-def _pretrainings(study: Study) -> Mapping[int, int]:
-    """Returns seed -> number of its pretraining, as the table's plan has them."""
-    plan = study.results.manifest.config["plan"]
-    return {
-        seed: number
-        for one in (plan, *plan.get("also", ()))
-        for seed, number in zip(one["seeds"], one.get("pretrainings") or (), strict=False)
-    }
-
-
 def column_of(side: Side, key: tuple[object, ...]) -> Column:
     """Returns the answers of a side's cell, as lists of items take them."""
     _, cell = side.cells[key]
@@ -246,37 +245,69 @@ def lineage_target(store: Store, side: Side, key: tuple[object, ...]) -> LookupT
 
 def chart_of_sides(
     store: Store, losses: LossReader, sides: Sequence[Side], key: tuple[object, ...]
-) -> CurveChart | None:
-    """Returns the losses of the trainings behind the cells of sides, a color for each side."""
+) -> Chart | None:
+    """Returns the losses of the trainings behind the cells that all sides have under a key.
+
+    Sides have the colors of their methods. Those of one method are told apart by the patterns of
+    their lines; if there are none such, the patterns tell the seeds apart.
+    """
+    colors = method_colors(*(side.study.report for side in sides))
+    cells = [side.cells[key][1] for side in sides]
+    are_one = len({cell.method for cell in cells}) < len(sides)
     found = [
-        (number, score.seed, checkpoint)
-        for number, side in enumerate(sides)
-        if key in side.cells
-        for score in side.cells[key][1].scores
+        (number, place, score.seed, checkpoint)
+        for number, cell in enumerate(cells)
+        for place, score in enumerate(cell.scores)
         for checkpoint in _checkpoint(store, score.artifact)
     ]
     curves = [
-        TrainingCurve(label=f"{made.name}, seed {seed}", group=n, points=losses.points(made.key))
-        for n, seed, made in found[:_MAX_CURVES]
+        _loss_curve(
+            f"{made.name}, seed {seed}",
+            losses.points(made.key),
+            colors[cells[number].method],
+            number if are_one else place,
+        )
+        for number, place, seed, made in found[:_MAX_CURVES]
+    ]
+    keys = [
+        (side.label, Curve(label="", color=colors[cell.method], points=(), dash=are_one * n).style)
+        for n, (side, cell) in enumerate(zip(sides, cells, strict=True))
     ]
     left_out = max(len(found) - _MAX_CURVES, 0)
-    return chart_of("loss by step", [side.label for side in sides], curves, left_out)
+    return chart_of("loss by step", keys, curves, left_out=left_out)
 
 
-def charts_of_section(store: Store, losses: LossReader, section: Section) -> Iterator[CurveChart]:
-    """Yields the losses of the trainings behind a benchmark's cells, a color for each method.
+def _loss_curve(label: str, points: CurvePoints, color: str, dash: int) -> Curve:
+    titles = loss_titles(label, points)
+    return Curve(label=label, color=color, points=points, dash=dash, titles=titles, sort="loss")
+
+
+def charts_of_section(
+    store: Store, losses: LossReader, section: Section, colors: Mapping[str, str]
+) -> Iterator[Chart]:
+    """Yields the losses of the trainings behind a benchmark's cells, in the methods' colors.
 
     The transfers come first, then the stages before them, each sort in a drawing of its own.
+
+    Args:
+      store: the store of the trainings.
+      losses: reader of their losses.
+      section: the benchmark.
+      colors: method -> CSS class of its color, as of `method_colors`.
     """
+    keys = [(method, colors[method]) for method in section.methods]
     for sort, trainings in trainings_by_sort(store, section).items():
-        some = trainings[:_MAX_CURVES]
-        curves = [
-            TrainingCurve(label=made.name, group=group, points=losses.points(made.key))
-            for group, made in some
-        ]
-        chart = chart_of(
-            f"{sort}: loss by step", section.methods, curves, len(trainings) - len(some)
-        )
+        drawn = collections.Counter[str]()
+        curves = []
+        for group, made in trainings[:_MAX_CURVES]:
+            # A stage that several methods rest on has the color of the one that it trained.
+            own = labels_of(made).method
+            method = own if own in colors else section.methods[group]
+            points = losses.points(made.key)
+            curves.append(_loss_curve(made.name, points, colors[method], drawn[method]))
+            drawn[method] += 1
+        left_out = max(len(trainings) - _MAX_CURVES, 0)
+        chart = chart_of(f"{sort}: loss by step", keys, curves, left_out=left_out)
         if chart is not None:
             yield chart
 
@@ -323,7 +354,7 @@ def _init_checkpoint(store: Store, made: Manifest) -> Manifest | None:
         return None
 
 
-def run_differences(first: Study, second: Study) -> list[tuple[str, Any, Any]]:
+def run_differences(first: ScoredRun, second: ScoredRun) -> list[tuple[str, Any, Any]]:
     """Returns (path, value, value) of each value that the configs of two runs differ in."""
     found = config_differences(first.record["config"], second.record["config"])
     return [(path, was, now) for path, (was, now) in found.items()]

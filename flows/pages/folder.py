@@ -5,9 +5,9 @@ import hashlib
 import re
 from pathlib import Path
 
-from flows.pages.page import IMAGES, Page
+from flows.pages.page import IMAGES, SHARED, Page
 from flows.pages.run_results import study_of
-from flows.pages.site import STYLE_SHEET, Site
+from flows.pages.site import SHARED_TEXTS, Site
 from infra.store.lineage import lineage_edges
 from infra.store.store import Store
 
@@ -52,7 +52,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
         if known is None:
             # A link out of this run, say to an artifact of another study, has no file: it is no
             # link.
-            of_run = page.parts[:1] == (study.run,) or page.kind == "style"
+            of_run = page.parts[:1] == (study.run,) or page.kind in SHARED
             if page.kind in _SERVED or not (of_run or page.parts[0] in lineage):
                 return None
             known = names[page] = _file_name(page)
@@ -65,8 +65,10 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
     while waiting:
         page = waiting.popleft()
         path = out / names[page]
-        if page.kind == "style":
-            path.write_text(STYLE_SHEET, encoding="utf-8")
+        if page.kind in SHARED:
+            path.write_text(SHARED_TEXTS[page.kind][0], encoding="utf-8")
+        elif page.get("as"):
+            path.write_bytes(site.download(page).data)
         elif page.kind in IMAGES:
             path.write_bytes(site.picture(page))
         else:
@@ -80,5 +82,6 @@ def _file_name(page: Page) -> str:
     words = (page.kind, *page.parts[-3:], *(value for _, value in page.query))
     readable = re.sub(r"[^\w@=.-]+", "-", "-".join(words))[:80].strip("-.")
     digest = hashlib.sha256(repr(page).encode()).hexdigest()[:10]
-    ending = {"style": "css", "picture": "img", "plot": "png", "mask": "png"}.get(page.kind, "html")
+    endings = {"style": "css", "script": "js", "picture": "img", "plot": "png", "mask": "png"}
+    ending = page.get("as") or endings.get(page.kind, "html")
     return f"{readable}-{digest}.{ending}"

@@ -422,6 +422,14 @@ def when(record: Mapping[str, Any]) -> str:
     return record["finished"] or record.get("began", "")
 
 
+def run_seconds(record: Mapping[str, Any]) -> float | None:
+    """Returns how long a run took [s]; None if it goes on, or its record does not say."""
+    if not (record["finished"] and record.get("began")):
+        return None
+    began, ended = (datetime.datetime.fromisoformat(record[at]) for at in ("began", "finished"))
+    return (ended - began).total_seconds()
+
+
 def differences_text(record: Mapping[str, Any]) -> str:
     """Returns the changes of a run's config since the run before it, in one line."""
     differences = record.get("differs") or {}

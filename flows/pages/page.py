@@ -13,6 +13,9 @@ from infra.prefect.server import PAGES
 WHOSE = "store.json"
 """Path below `PAGES` of a JSON file that names the store whose pages these are."""
 
+SHARED = ("style", "script")
+"""Kinds of pages that all others load: the style sheet, and the script of the tables."""
+
 IMAGES = ("picture", "mask", "plot")
 """Kinds of pages that are images, not HTML."""
 
@@ -25,9 +28,10 @@ class Page(NamedTuple):
 
     Attributes:
       kind: "start", "runs", "results", "curves", "cell", "items", "item", "compare", "artifact",
-        "diff", "seen"; one of `IMAGES`; or "style", the style sheet.
+        "diff", "seen"; one of `IMAGES`; or one of `SHARED`.
       parts: subject of the page: a run, a benchmark, a key.
-      query: (name, value) pairs of the choices on the page.
+      query: (name, value) pairs of the choices on the page; with "as", the page is a file of what
+        it shows, see `flows.pages.downloads`.
     """
 
     kind: str

@@ -1,6 +1,8 @@
 """The pages of a store as HTML text, for the server and for folders of files."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import jinja2
 
 from flows.lookup.data_rejects import rejects_of
 from flows.lookup.runs import describe_ends, larger_run, run_outcome
+from flows.pages.chart import COLOR_RULES, Chart, LossReader, method_colors, score_chart
 from flows.pages.compare_page import (
     Side,
     chart_of_sides,
@@ -20,23 +23,34 @@ from flows.pages.compare_page import (
     lineage_target,
     run_differences,
 )
-from flows.pages.curve_chart import CurveChart, LossReader
 from flows.pages.curves import curves_of, curves_png
+from flows.pages.downloads import (
+    FIGURE_FORMS,
+    TABLE_FORMS,
+    Download,
+    item_rows,
+    pair_rows,
+    report_figure,
+    report_file,
+    run_rows,
+    table_file,
+)
 from flows.pages.history_drawing import UsageIndex, distinct_names, draw
-from flows.pages.item_scores import ITEM_FILTERS, ScoredItem
+from flows.pages.item_scores import ITEM_FILTERS, OF_TWO, ScoredItem
 from flows.pages.mask_overlays import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
     OverviewReader,
     differences_text,
+    run_seconds,
     server_errors_text,
     when,
 )
 from flows.pages.page import Page
 from flows.pages.record_cards import Card, Cards
-from flows.pages.run_results import Column, Study, study_of
+from flows.pages.run_results import Column, Study, has_scores, study_of
 from flows.report.cells import Section
-from flows.report.durations import age_text, time_left_text
+from flows.report.durations import age_text, duration_text, time_left_text
 from flows.report.items_table import is_right
 from flows.report.layout import overall_blocks, report_notes, section_block
 from flows.report.text_lists import abbreviate_list
@@ -44,12 +58,16 @@ from infra.errors import one_line_message
 from infra.store.store import Artifact, Store
 
 _HERE = Path(__file__).parent
-STYLE_SHEET = (_HERE / "style.css").read_text(encoding="utf-8")
+SHARED_TEXTS = {
+    "style": ((_HERE / "style.css").read_text(encoding="utf-8") + COLOR_RULES, "text/css"),
+    "script": ((_HERE / "tables.js").read_text(encoding="utf-8"), "text/javascript"),
+}
+"""Kind of page that all others load -> its text and media type."""
 
 _SAMPLES = 8
 """Number of sample records or answers on an artifact's page."""
 _PLOTS = ("results", "pareto")
-"""Plots of a results artifact; artifacts of earlier versions have the first one only."""
+"""Figures of a report; the second is in results artifacts but those of earlier versions."""
 _RUNS = 100
 """Number of runs on one page of their list."""
 _LISTED = 30
@@ -133,6 +151,10 @@ class Site:
             )
             return link(Page(kind, tuple(map(str, parts)), chosen))
 
+        def file_address(page: Page, form: str, of: str) -> str | None:
+            chosen = [("of", of), ("as", form)] if of else [("as", form)]
+            return link(page._replace(query=(*page.query, *chosen)))
+
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -141,17 +163,23 @@ class Site:
         )
         self._templates.globals |= {
             "link": address,
+            "file_link": file_address,
             "prefect": prefect,
             "is_folder": is_folder,
             "outcome": run_outcome,
             "ends": describe_ends,
             "changes": differences_text,
+            "seconds": run_seconds,
+            "has_scores": has_scores,
+            "table_forms": list(TABLE_FORMS),
+            "figure_forms": list(FIGURE_FORMS),
         }
         self._templates.filters |= {
             "number": _number,
             "short": lambda digest: digest[:12],
             "moment": _moment,
             "age": age_text,
+            "duration": duration_text,
             "left": time_left_text,
             "few": abbreviate_list,
             "server_errors": server_errors_text,
@@ -172,13 +200,40 @@ class Site:
         num_parts, values = self._pages.get(page.kind, (None, None))
         if values is None or len(page.parts) != num_parts:
             raise NoPageError(f"There is no page {'/'.join((page.kind, *page.parts))!r}.")
-        try:
+        with _no_page():
             given = values(page, *page.parts)
-        except KeyError as error:
-            raise NoPageError(str(error.args[0])) from error
-        except (ValueError, FileNotFoundError) as error:  # A malformed name, or gc deleted it.
-            raise NoPageError(one_line_message(error)) from error
         return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
+
+    def download(self, page: Page) -> Download:
+        """Returns what a page shows as a file, in the form that its choice "as" names.
+
+        Raises:
+          NoPageError: if the page has no such file, or its subject does not exist.
+        """
+        form, of = page.get("as"), page.get("of")
+        forms = FIGURE_FORMS if of in _PLOTS else TABLE_FORMS
+        if form not in forms:
+            raise NoPageError(f"as must be one of {', '.join(forms)}, got {form!r}.")
+        with _no_page():
+            match page.kind, *page.parts:
+                case "results", run if of in _PLOTS:
+                    data = report_figure(study_of(self._store, run).report, of, form)
+                case "results", run:
+                    data = report_file(study_of(self._store, run).report, form)
+                case ("runs",):
+                    data = table_file([*run_rows(self._runs(page)["listed"])], form)
+                case ("compare",):
+                    pairs = (pair for _, rows in self._compare(page)["pairs"] for pair in rows)
+                    data = table_file([*pair_rows(pairs)], form)
+                case "items", run, benchmark:
+                    listed = self._items(page, run, benchmark)
+                    chosen, found = listed["chosen"], listed["found"]
+                    rows = item_rows(self._cards.answers, chosen, found) if found else ()
+                    data = table_file([*rows], form)
+                case _:
+                    raise KeyError(f"The page {'/'.join((page.kind, *page.parts))!r} has no files.")
+        name = re.sub(r"[^\w@.-]+", "-", "-".join((page.kind, *page.parts, of)).strip("-"))
+        return Download(data, forms[form], f"{name}.{form}")
 
     def lost(self, why: str) -> str:
         """Returns the page shown for an address without a page."""
@@ -234,6 +289,7 @@ class Site:
         keys = [key for key in known if sought in key][:50]
         names = {key: self._store.get_cached(key).manifest.name for key in keys}
         return {
+            "listed": runs,
             "runs": runs[start : start + _RUNS],
             "total": len(runs),
             "start": start,
@@ -254,9 +310,10 @@ class Site:
         number = min(_list_number(page), len(pages))
         blocks = overall_blocks(study.report) if number == 1 else []
         filled = [s for s in study.report.sections if any(cell.scores for cell in s.cells)]
-        charts: Iterable[CurveChart] = ()
+        charts: Iterable[Chart] = ()
+        colors = method_colors(study.report)
         if filled and number == 1:
-            charts = charts_of_section(self._store, self._losses, filled[0])
+            charts = charts_of_section(self._store, self._losses, filled[0], colors)
         records = self._overview.records.read().values()
         tables = [r for r in records if r["results"] and r["name"] == study.record["name"]]
         return {
@@ -266,11 +323,9 @@ class Site:
             "pages": pages,
             "number": number,
             "notes": report_notes(study.report),
-            "plots": [
-                plot
-                for plot in _PLOTS
-                if number == 1 and f"{plot}.png" in study.results.manifest.files
-            ],
+            "colors": colors,
+            "has_costs": number == 1 and "pareto.png" in study.results.manifest.files,
+            "score_charts": [c for s in pages[number - 1] if (c := score_chart(s, colors))],
             "charts": list(charts),
             "of_charts": filled,
         }
@@ -278,7 +333,8 @@ class Site:
     def _curves(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         section = study.section(benchmark)
-        charts = list(charts_of_section(self._store, self._losses, section))
+        colors = method_colors(study.report)
+        charts = list(charts_of_section(self._store, self._losses, section, colors))
         return {"study": study, "section": section, "charts": charts}
 
     def _compare(self, page: Page) -> Mapping[str, Any]:
@@ -414,13 +470,17 @@ class Site:
         first = self._column(study, benchmark, page.get("a") or next(iter(columns)))
         second = page.get("b") and self._column(study, benchmark, page.get("b"))
         show = page.get("show") or "all"
-        if show not in ITEM_FILTERS or (show == "changed" and not second):
+        if show not in ITEM_FILTERS or (show in OF_TWO and not second):
             raise KeyError(
-                f"show must be one of {', '.join(ITEM_FILTERS)}, and changed needs two columns, "
-                f"got {show!r}."
+                f"show must be one of {', '.join(ITEM_FILTERS)}, and {', '.join(OF_TWO)} need two "
+                f"columns, got {show!r}."
             )
         chosen = [column for column in (first, second) if column]
-        found = self._cards.answers.items(chosen, show, page.get("find"))
+        types = sorted(set(self._cards.answers.types(first).values()))
+        asked = page.get("type")
+        if asked and asked not in types:
+            raise KeyError(f"type must be one of {', '.join(types)}, got {asked!r}.")
+        found = self._cards.answers.items(chosen, show, page.get("find"), asked)
         # Only the items of this page get a card, which opens a record and its picture.
         number = _list_number(page)
         start = (number - 1) * self._page_size
@@ -432,9 +492,18 @@ class Site:
             "first": first,
             "second": second,
             "pairs": _pairs(columns),
-            "shows": ITEM_FILTERS,
+            "chosen": chosen,
+            "found": found,
             "show": show,
-            "find": page.get("find"),
+            "types": types,
+            # What the form's fields hold, for links to other pages of the list.
+            "choices": {
+                "a": first.name,
+                "b": second.name if second else "",
+                "show": show,
+                "type": asked,
+                "find": page.get("find"),
+            },
             "cards": cards,
             "total": len(found),
             "start": start,
@@ -523,6 +592,17 @@ class Site:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
         return self._store.get_cached(key).manifest.inputs["data"].key
+
+
+@contextlib.contextmanager
+def _no_page() -> Iterator[None]:
+    """Has whatever does not exist be a page that does not exist."""
+    try:
+        yield
+    except KeyError as error:
+        raise NoPageError(str(error.args[0])) from error
+    except (ValueError, FileNotFoundError) as error:  # A malformed name, or gc deleted it.
+        raise NoPageError(one_line_message(error)) from error
 
 
 def _list_number(page: Page, name: str = "page") -> int:

@@ -44,7 +44,7 @@ def _table(caption: str, tabular: str) -> str:
 
 def _means_caption(sections: list[Section]) -> str:
     cells = [cell for section in sections for cell in section.cells if cell.expected]
-    reference = _escape(sections[0].reference)
+    reference = escape_latex(sections[0].reference)
     retentions = f", and mean of the benchmarks' retentions of {reference} with {_RETENTION_ENDS}"
     return (
         f"Means over benchmarks{_view_text(sections)}: mean score $\\pm$ sample standard deviation "
@@ -59,13 +59,13 @@ def _caption(sections: list[Section]) -> str:
     cells = [cell for section in sections for cell in section.cells if cell.expected]
     items = [cell.items for cell in cells if cell.items]
     pictures = [cell.pictures for cell in cells if cell.pictures]
-    of_items = f", each score over {_escape(range_text(items))} items" if items else ""
-    of_items += f" about {_escape(range_text(pictures))} pictures" if pictures else ""
+    of_items = f", each score over {escape_latex(range_text(items))} items" if items else ""
+    of_items += f" about {escape_latex(range_text(pictures))} pictures" if pictures else ""
     retention = (
-        f". Retention is against {_escape(sections[0].reference)}; below it {_RETENTION_ENDS}"
+        f". Retention is against {escape_latex(sections[0].reference)}; below it {_RETENTION_ENDS}"
     )
     differences = (
-        f". Differences to {_escape(sections[0].baseline)} at "
+        f". Differences to {escape_latex(sections[0].baseline)} at "
         f"{'all its' if sections[0].baseline == sections[0].reference else 'the same'} tokens, "
         "paired by seed and item, with their 95\\,\\% intervals, and $^{*}$ where one stands "
         "(95\\,\\%, corrected for the number of benchmarks)"
@@ -86,7 +86,7 @@ def _caption(sections: list[Section]) -> str:
 
 def _view_text(sections: list[Section]) -> str:
     resolution, backbone = sections[0].view
-    images = f" on {_escape(backbone)}" if backbone else ""
+    images = f" on {escape_latex(backbone)}" if backbone else ""
     return images + (rf" at {resolution}\,px" if resolution else "")
 
 
@@ -103,7 +103,7 @@ def _draws_text(cells: Sequence[Cell]) -> str:
 
 
 def _marks_text(sections: list[Section], star: str = "") -> str:
-    apart = _escape(apart_text(sections))
+    apart = escape_latex(apart_text(sections))
     return f"Bold: the best at a budget{star}; underlined: the second best{apart}"
 
 
@@ -150,7 +150,7 @@ def _headings(
             continue
         start = len(lower) + 1  # LaTeX counts columns from 1.
         upper.append(rf"\multicolumn{{{len(budgets)}}}{{c}}{{{column.latex_heading}}}")
-        lower += [_escape(budget_text(budget)) for budget in budgets]
+        lower += [escape_latex(budget_text(budget)) for budget in budgets]
         rules.append(rf"\cmidrule(lr){{{start}-{len(lower)}}}")
     # Two columns of names set to the left, all numbers to the right.
     return [
@@ -167,7 +167,7 @@ def _section_rows(section: Section, columns: Sequence[ResultColumn[CellRow]]) ->
     for i, method in enumerate(section.methods):
         cells = [CellRow(section, section.cell(method, budget)) for budget in section.budgets]
         # The benchmark, and what its cells share, stand in its first row only.
-        fields = [_escape(section.title) if i == 0 else "", _escape(method)]
+        fields = [escape_latex(section.title) if i == 0 else "", escape_latex(method)]
         for column in columns:
             if column.is_shared:
                 fields.append(column.latex_of(cells[0]) if i == 0 else "")
@@ -189,8 +189,8 @@ def _mean_rows(
     rows = []
     for i, method in enumerate(dict.fromkeys(entry.method for entry in entries)):
         # The group stands in its first row only.
-        name = f"{_escape(entries[0].name)} ({num_rows_text(entries[0])})" if i == 0 else ""
-        fields = [name, _escape(method)]
+        name = f"{escape_latex(entries[0].name)} ({num_rows_text(entries[0])})" if i == 0 else ""
+        fields = [name, escape_latex(method)]
         for column in columns:
             for budget in section.budgets:
                 entry = by_place.get((method, budget))
@@ -204,5 +204,5 @@ def _tabular_row(fields: Sequence[str]) -> str:
     return " & ".join(fields) + r" \\"
 
 
-def _escape(text: str) -> str:
+def escape_latex(text: str) -> str:
     return text.translate(_ESCAPES)

@@ -134,7 +134,7 @@ def _code_sha256() -> str:
     files += [path for room in rooms for path in (_ROOT / room).rglob("*.*")]
     digest = hashlib.sha256()
     for path in sorted(files):
-        if path.suffix in (".py", ".yaml", ".toml", ".txt", ".html", ".css"):
+        if path.suffix in (".py", ".yaml", ".toml", ".txt", ".html", ".css", ".js"):
             digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -320,8 +320,8 @@ def browse(
       size: width and height of the window [pixels].
       dark: whether the reader prefers dark pages.
     """
-    # Prefect's pages draw themselves by scripts that wait for answers. Ours run none, and the start
-    # page loads itself anew every few seconds, so a budget beyond that never ends [ms].
+    # Prefect's pages draw themselves by scripts that wait for answers. Ours wait for none, and the
+    # start page loads itself anew every few seconds, so a budget beyond that never ends [ms].
     budget = 3000 if f"{PAGES}/" in url else 25000
     options = [
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

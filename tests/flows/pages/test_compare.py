@@ -10,17 +10,18 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from flows.lookup.runs import end_run_record
+from flows.lookup.runs import end_run_record, record_name
 from flows.pages.app import store_pages
+from flows.pages.chart import Curve, chart_of
 from flows.pages.compare_page import common_cells, compare_cells, find_sides
-from flows.pages.curve_chart import TrainingCurve, chart_of
 from flows.pages.run_results import study_of
 from flows.report.cell_text import draws_text
 from flows.report.cells import Comparison
 from infra.prefect.server import PAGES
 from infra.store.store import Store
-from tests.flows.pages.studies import write_study
+from tests.flows.pages.studies import answers_of, commit, commit_scores, write_study
 from tests.flows.pages.test_pages import get, links, told
+from tests.model.tiny_data import color_record
 
 COMPARE = f"{PAGES}/compare"
 
@@ -69,7 +70,9 @@ def test_two_cells_are_compared_as_the_table_compares_them(
     assert "+13.3" in told(text)
     assert pair.draws in told(text)
     assert text.count("<polyline") == 6  # A loss curve for each side and seed.
-    assert text.count('<polyline class="curve1"') == 3
+    # parcel is the first method that is no reference, mqt the second, as in the run's figures.
+    for color in ("color0", "color1"):
+        assert text.count(f'<polyline class="loss {color} ') == 3
     assert "config name transfer parcel colors seed=11 transfer mqt colors seed=11" in told(text)
     assert text.count('<article class="card">') == int(
         re.search(r"Items that changed: (\d+)", text)[1]  # type: ignore[index]
@@ -165,7 +168,8 @@ def test_methods_and_runs_are_compared_cell_by_cell(client: TestClient, run: str
     methods = get(client, f"{COMPARE}?side={run}/*/parcel&side={run}/*/mqt")
     for label in ("colors @16", "colors @64", "shapes @16", "shapes @64"):
         assert label in told(methods)
-    in_full = [link for link in links(methods) if link.startswith(COMPARE)]
+    compared = [link for link in links(methods) if link.startswith(COMPARE)]
+    in_full = [link for link in compared if "&as=" not in link]
     assert len(in_full) == 4
     assert "Items that changed" in get(client, in_full[0])
 
@@ -228,15 +232,13 @@ def test_one_side_alone_says_what_to_tick(client: TestClient, run: str):
 
 
 def test_curves_share_their_axes():
-    def curve(group: int, *points: tuple[float, float]) -> TrainingCurve:
-        return TrainingCurve(label="a", group=group, points=points)
+    def curve(color: int, *points: tuple[float, float]) -> Curve:
+        return Curve(label="a", color=f"color{color}", points=points)
 
-    assert chart_of("loss", ["a"], [curve(0, (1, 2.0))]) is None
-    chart = chart_of(
-        "loss", ["a", "b"], [curve(0, (0, 0.0), (5, 4.0)), curve(1, (0, 2.0), (10, 2.0))]
-    )
+    assert chart_of("loss", [], [curve(0, (1, 2.0))]) is None
+    chart = chart_of("loss", [], [curve(0, (0, 0.0), (5, 4.0)), curve(1, (0, 2.0), (10, 2.0))])
     assert chart is not None
-    assert chart.steps == (0, 10)
+    assert chart.ticks == [(chart.left, "step 0"), (chart.right, "step 10")]
     ends = [[tuple(map(float, p.split(","))) for p in line.split()] for _, _, line in chart.lines]
     (low, high), (left, right) = ends
     assert (low[0], high[1], right[0]) == (left[0], chart.values[2][0], chart.right)
@@ -248,8 +250,38 @@ def test_curves_share_their_axes():
 def test_a_study_draws_its_curves_by_method_and_seed(client: TestClient, run: str):
     for path in (f"{PAGES}/results/{run}", f"{PAGES}/curves/{run}/shapes"):
         text = get(client, path)
-        drawn = re.findall(r'<polyline class="curve(\d)".*?<title>(.+?)</title>', text)
+        drawn = re.findall(r'<polyline class="loss (\w+) dash\d".*?<title>(.+?)</title>', text)
         assert sorted(drawn)[::3] != []
         assert [len(list(g)) for _, g in itertools.groupby(sorted(drawn), lambda d: d[0])] == [
             3
         ] * 3
+
+
+def test_runs_that_failed_are_compared_by_the_scores_that_they_have(tmp_path: Path):
+    store = Store(tmp_path)
+    records = [color_record(number, part="colors") for number in range(6)]
+    data = commit(store, "dataset", "prepare colors/test", {})
+    names = {}
+    for run, seeds in (("whole", (11, 23)), ("short", (23,))):
+        keys = []
+        for method, every in (("vanilla", 2), ("parcel", 3)):
+            for seed in seeds:
+                trained = commit(
+                    store, "checkpoint", f"transfer {method} {seed} {run}", {}, data=data
+                )
+                rows = answers_of(records, every, seed)
+                cell = f"{method} colors seed={seed} budget=16"
+                keys.append(commit_scores(store, cell, rows, checkpoint=trained, data=data).key)
+        config = {"name": run, "methods": ["vanilla", "parcel"], "transfers": {"colors": {}}}
+        end_run_record(store, config, f"id-{run}", results=None, artifacts=keys, failed=["a: no"])
+        names[run] = record_name(run, f"id-{run}")
+    client = client_of(store)
+    assert get(client, f"{PAGES}/runs").count('type="checkbox"') == 2
+    text = told(get(client, f"{COMPARE}?side={names['whole']}&side={names['short']}"))
+    assert "(failed, the scores that there are)" in text
+    # Seed 23 is in both, and answered alike; whole has the mean of two seeds.
+    assert re.search(r"colors parcel @16 66\.7 ± 0\.0 66\.7 \+0\.0 ", text), text
+    whole = find_sides(store, [f"{names['whole']}/*/parcel", f"{names['whole']}/*/vanilla"])
+    assert [cell.n for side in whole for _, cell in side.cells.values()] == [2, 2]
+    answer = client.get(f"{COMPARE}?side={names['whole']}&side=nothing")
+    assert "RUN must name a finished run, got 'nothing'" in told(answer.text)

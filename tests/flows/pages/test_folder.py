@@ -1,5 +1,6 @@
 """The pages of a run as a folder: whole by itself, and of that run only."""
 
+import collections
 import html
 import re
 from collections.abc import Callable
@@ -28,7 +29,15 @@ def test_a_folder_has_every_page_it_links_to_and_needs_nothing_else(
         for one in re.findall(r'(?:href|src|action)="([^"]+)"', text)
     }
     assert linked | {"index.html"} == {path.name for path in out.iterdir()}
-    assert not any("<form" in text or "<script" in text for text in texts.values())
+    assert not any("<form" in text for text in texts.values())
+    scripts = {one for text in texts.values() for one in re.findall("<script.*", text)}
+    assert [re.sub("-[0-9a-f]{10}", "", one) for one in scripts] == [
+        '<script src="script.js" defer></script>'
+    ]
+    # The table and its two figures as files.
+    endings = collections.Counter(path.suffix for path in out.iterdir() if "-toy-" in path.name)
+    assert [endings[ending] for ending in (".csv", ".tex", ".parquet")] == [1, 1, 1]
+    assert [endings[ending] for ending in (".svg", ".pdf")] == [2, 2]
     changed = [name for name in texts if "changed" in name]
     # vanilla, parcel and mqt at 64 tokens, parcel and mqt at 16; of two rows.
     assert len(changed) == 2 * (3 + 1)

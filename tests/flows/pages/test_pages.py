@@ -61,7 +61,7 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient):
     kinds = {path.removeprefix(f"{PAGES}/").partition("/")[0].partition("?")[0] for path in seen}
     assert kinds == {
         "", "runs", "results", "curves", "cell", "items", "item", "compare", "artifact", "seen",
-        "picture", "mask", "plot", "style",
+        "picture", "mask", "plot", "style", "script",
     }  # fmt: skip
     assert sum("/item/" in path for path in seen) == 60
 
@@ -70,8 +70,7 @@ def test_each_cell_of_the_table_links_to_all_its_seeds(client: TestClient, toy: 
     table = get(client, f"{PAGES}/results/toy")
     assert "Methods and budgets compared difference @16 " in told(table)
     assert {one for one in links(table) if "/plot/" in one} == {
-        f"{PAGES}/plot/{study_of(toy, 'toy').results.key}?of={plot}"
-        for plot in ("results", "pareto")
+        f"{PAGES}/plot/{study_of(toy, 'toy').results.key}?of=pareto"
     }
     cells = [link for link in links(table) if "/cell/" in link]
     assert len(cells) == 2 * (1 + 2 + 2)
@@ -140,6 +139,31 @@ def test_lists_are_right_wrong_or_changed_between_two(client: TestClient, toy: S
     assert re.search(rf"\b{len(changed)} items, .*parcel@16 and mqt@16", told(text))
     found = get(client, f"{PAGES}/items/toy/colors?find=/01")
     assert set(re.findall(r"id=colors%2F(\d\d)", found)) == {"01"}
+
+
+def test_items_are_right_with_one_alone_or_contain_a_text_or_are_of_a_type(
+    client: TestClient, toy: Store
+):
+    columns = study_of(toy, "toy").columns("colors")
+    chosen = [columns["parcel@16"], columns["mqt@16"]]
+    reader = Reader(toy)
+    first, second = (reader.items(chosen, show, "") for show in ("only-a", "only-b"))
+    assert all(one.scores[0] > 0.5 > one.scores[1] for one in first)
+    assert all(one.scores[1] > 0.5 > one.scores[0] for one in second)
+    assert {i.id for i in (*first, *second)} == {i.id for i in reader.items(chosen, "changed", "")}
+    assert second
+    # parcel wrote "purple" for every third item with one of three seeds; no question has it.
+    wrote = reader.items(chosen[:1], "all", "PURPLE")
+    rows = {item: [*reader.rows(chosen[0], item)] for item in reader.types(chosen[0])}
+    assert {i.id for i in wrote} == {
+        item for item, told in rows.items() if any("purple" in r["prediction"] for _, r in told)
+    }
+    assert 0 < len(wrote) < len(reader.items(chosen[:1], "all", "which color")) == 30
+    assert len(reader.items(chosen, "all", "", "which")) == 30
+    text = get(client, f"{PAGES}/items/toy/colors?a=parcel@16&b=mqt@16&show=only-b&find=purple")
+    shown = {one for one in links(text) if "/item/" in one}
+    assert len(shown) == len(reader.items(chosen, "only-b", "purple")) > 0
+    assert "mqt@16 right, parcel@16 wrong" in told(text)
 
 
 def test_one_row_is_found_without_reading_the_others(toy: Store):
@@ -258,7 +282,11 @@ def test_an_item_leads_up_to_the_cells_that_rest_on_it(client: TestClient):
         ("results/..%2f..%2fsecret", "RUN must be letters"),
         ("cell/toy/colors/parcel/99", "colors of toy-"),
         ("items/toy/nope", "has no row 'nope'. It has: colors, shapes."),
-        ("items/toy/colors?show=changed", "changed needs two columns"),
+        ("items/toy/colors?show=changed", "changed, only-a, only-b need two columns"),
+        ("items/toy/colors?type=why", "type must be one of which, got 'why'"),
+        ("runs?as=svg", "as must be one of csv, tex, parquet, got 'svg'"),
+        ("results/toy?of=pareto&as=csv", "as must be one of png, svg, pdf, got 'csv'"),
+        ("start?as=csv", "The page 'start' has no files."),
         ("item/toy/colors?id=nope", "has no item 'nope'"),
         ("artifact/..%2f..%2fetc", "key must be"),
         ("artifact/corpus-0123456789abcdef-", "no artifact corpus-0123456789abcdef-"),
@@ -273,15 +301,19 @@ def test_what_is_not_there_is_said_in_a_page(client: TestClient, path: str, said
     answer = client.get(f"{PAGES}/{path}")
     assert answer.status_code == 404
     assert said in told(answer.text)
-    assert "<script" not in answer.text
+    assert "<script>" not in answer.text
 
 
-def test_pages_load_nothing_from_elsewhere_and_run_nothing(client: TestClient):
+def test_pages_load_nothing_from_elsewhere_and_run_one_script_of_ours(client: TestClient):
     for path in ("results/toy", "items/toy/colors", "item/toy/colors?id=colors/001"):
         answer = client.get(f"{PAGES}/{path}")
-        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        rules = answer.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in rules
+        assert "unsafe" not in rules
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-        assert "<script" not in answer.text
+        assert re.findall("<script.*", answer.text) == [
+            f'<script src="{PAGES}/script" defer></script>'
+        ]
         assert "style=" not in answer.text
         assert not [
             link for link in links(answer.text) if not link.startswith(("/parcel/", "/v2/"))
@@ -364,3 +396,22 @@ def test_a_name_that_is_too_long_is_no_page(toy: Store, kind: str, name: str):
     for parts in range(1, 5):
         path = "/".join([name] * parts)
         assert client.get(f"/{kind}/{path}").status_code == 404, parts
+
+
+def test_a_method_has_the_color_of_the_figures_in_every_chart_and_table(client: TestClient):
+    style = client.get(f"{PAGES}/style").text
+    colors = dict(re.findall(r"\.(color\d) \{ --own: (#\w+) \}", style))
+    assert [*colors.values()] == [*COLORS]
+    text = get(client, f"{PAGES}/results/toy")
+    found: dict[str, set[str]] = {}
+    for name, method in re.findall(r'class="swatch (\w+)[^"]*"></span>(\w+)', text):
+        found.setdefault(method, set()).add(name)
+    for name, label in re.findall(r'class="\w+ (\w+) dash\d".*?<title>([^<]+)', text):
+        method = label.removeprefix("transfer ").partition(" ")[0].partition("@")[0]
+        found[method].add(name)
+    assert found == {"vanilla": {"reference"}, "parcel": {"color0"}, "mqt": {"color1"}}
+    # The seeds of a method have patterns of their own, and their own points.
+    assert set(re.findall(r'<polyline class="loss color0 (dash\d)"', text)) == {
+        "dash0", "dash1", "dash2",
+    }  # fmt: skip
+    assert "<title>parcel@16, seed 23: 66.7</title>" in text
