@@ -149,12 +149,11 @@ def _task_settings(
         # A config is written whole, but for what is null.
         filters = config.get("filter_list") or _DEFAULT_FILTERS
         config = {"dataset_name": None, **config, "filter_list": filters}
-    counts = {name: of_task[name] for name in ("versions", "n-shot", "n-samples")}
     metrics = _entries(config, "metric_list", "metric", metric)
     version = results.get("lmms_eval_version")
     return stated_settings(
         {
-            **{name: value for name, value in counts.items() if value not in (None, {})},
+            **_members(of_task, "versions", "n-shot", "n-samples"),
             **config,
             # Shots that the prompt itself has are counted where none is added.
             "num_fewshot": config.get("num_fewshot") or _written_shots(config),

@@ -19,9 +19,6 @@ LOG_FORMATS = {
 """Formats that are read: name -> module with `find_logs`, `read_log` and `FILES`, for a message."""
 
 
-_COMPARED_FIELDS = ("question", "prompt", "target", "prompt_digest", "target_digest", "source")
-"""Fields of an item that two logs of it must have the same."""
-
 _DIGEST = re.compile(r"(\w+:)?[0-9a-fA-F]{32,128}")
 """A digest of a picture, such as "sha256:…"; names of pictures are shorter."""
 
@@ -188,15 +185,11 @@ def _check_comparable(log: ItemLog, first: ItemLog) -> None:
             f"{log.file}: questions must be those of {first.file}, got {len(ids)} and "
             f"{len(of_first)}, of which {len(apart)} are in one only, such as {apart[0]}."
         )
+    fields = ("question", "prompt", "target", "prompt_digest", "target_digest", "source")
     for item in log.items:
-        for field in _COMPARED_FIELDS:
+        for field in fields:
             ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
             # Sources are compared where one is unknown, too: items are paired source by source.
             if ours != theirs and (field == "source" or (ours and theirs)):
-                raise difference_error(
-                    log.file,
-                    f"{field.replace('_', ' ')} of item {item.id}",
-                    ours,
-                    theirs,
-                    first.file,
-                )
+                place = f"{field.replace('_', ' ')} of item {item.id}"
+                raise difference_error(log.file, place, ours, theirs, first.file)

@@ -26,12 +26,6 @@ _EVALUATOR = "evaluator"
 SCORER = "metric.scorer"
 """What scored the items, where the metric is a statistic of its scores, such as `mean`."""
 
-_DIGEST_OF = {
-    "questions.prompt": "questions.prompt_digest",
-    "questions.target": "questions.target_digest",
-}
-"""Texts of items -> their digests, which a log may have in place of them."""
-
 _MODEL = "model."
 """Start of the names of a model's own options, in which two logs may differ, too."""
 
@@ -126,12 +120,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 _STATED_ONCE = {
     "direction": "higher_is_better and lower_is_better must be true or false and say the same",
-    "version": "versions and metadata.version must say the same",
-    "few-shot": "n-shot and num_fewshot must say the same",
+    "version": "version must be the same in versions and in the config's metadata",
+    "few-shot": "few-shot must be the same in n-shot and in num_fewshot",
 }
 """Settings of which no place in a log counts before another -> what is told where two differ."""
 
-_WHOLES = {*EXPECTED, "limit.samples", "metric", "filter_list", "model", _EVALUATOR}
+_WHOLES = {*EXPECTED, "limit.samples", "n-samples", "metric", "filter_list", "model", _EVALUATOR}
 """Names that say nothing where their value is empty, and that a log may have beside parts of them.
 
 An empty `gen_kwargs` adds no option, and without a version a task may have any.
@@ -145,6 +139,7 @@ def stated_settings(fields: Mapping[str, Any], *, null: bool = False) -> dict[st
     that must be stated once, and has several values, is a tuple of them.
 
     Args:
+      fields: name in a log -> value.
       null: whether null says that there is none, as an empty text does; else it is not stated.
     """
     stated, once = dict[str, Any](), dict[str, dict[Any, None]]()
@@ -256,7 +251,7 @@ def check_settings(logs: Iterable[ItemLog]) -> None:
         lower = log if may_be_lower_better(log.metric, log.settings) else lower
     if lower and "direction" not in stated:
         scorer = lower.settings.get(SCORER)
-        name = f"{lower.metric} of {scorer}" if scorer else lower.metric
+        name = lower.metric if scorer in (None, lower.metric) else f"{lower.metric} of {scorer}"
         raise ItemLogError(
             f"{lower.file}: nothing says that more is better, and {name!r} is usually one "
             f"of which lower is better: the best here may be the worst; if more is better, state "
@@ -279,7 +274,7 @@ def _check_stated_once(log: ItemLog) -> None:
 
 
 def _is_part(name: str, whole: str) -> bool:
-    """Returns whether a setting is a part of another: {"until": ""} leaves out {"until.text"}."""
+    """Returns whether a setting is a part of another, such as "options.prompt" of "options"."""
     return name.startswith(f"{whole}.") and whole not in _WHOLES
 
 
@@ -335,8 +330,8 @@ def _compared_settings(log: ItemLog) -> dict[str, Any]:
         "questions.prompt": all(item.prompt for item in log.items),
         "questions.target": all(item.target for item in log.items),
         "questions.digest": all(item.question for item in log.items),
-        _DIGEST_OF["questions.prompt"]: all(item.prompt_digest for item in log.items),
-        _DIGEST_OF["questions.target"]: all(item.target_digest for item in log.items),
+        "questions.prompt_digest": all(item.prompt_digest for item in log.items),
+        "questions.target_digest": all(item.target_digest for item in log.items),
     }
     settings = {n: value for n, value in log.settings.items() if not n.startswith(_MODEL)}
     return {**{name: value for name, value in fields.items() if value}, **settings}
@@ -349,10 +344,10 @@ def _unstated(logs: list[ItemLog]) -> list[str]:
     missing = [
         name
         for name in names
-        if name not in _DIGEST_OF.values()
+        if not name.endswith("_digest")
         and not all(any(f"{own}.".startswith(f"{name}.") for own in one) for one in stated)
         # Digests are compared where texts are missing.
-        and not all(_DIGEST_OF.get(name) in one for one in stated)
+        and not all(f"{name}_digest" in one for one in stated)
     ]
     # "generation" says "generation.temperature", too.
     return [name for name in missing if name == (root := name.split(".")[0]) or root not in missing]
