@@ -25,14 +25,11 @@ from flows.logs.log_checks import (
     sorted_items,
     text_of,
 )
-from flows.logs.settings import may_be_lower_better, stated_settings
+from flows.logs.settings import SCORER, may_be_lower_better, stated_settings
 from flows.report.every_eval_ever_files import LIBRARY, SAMPLES_END
 
 FILES = f"*{SAMPLES_END} beside *.json"
 """What is read, for a message."""
-
-_WITH_SETTINGS = ("metric_config", "source_data", "generation_config")
-"""Members of a result that state how it came about."""
 
 _PSEUDO_TOLERANCE = 1e-5
 """As `MEAN_TOLERANCE`, where the items have pseudo-values, which are derivatives."""
@@ -87,7 +84,7 @@ def read_log(path: Path) -> ItemLog:
             f"{evaluation_file}: evaluation_results must be of one evaluation_name, got "
             f"{', '.join(tasks) or 'none'}; write one file for each."
         )
-    result, result_rows = _readable_result(results, rows, path, evaluation_file)
+    result, result_rows = _readable_result(evaluation, results, rows, path, evaluation_file)
     own = _own_fields(evaluation, result, str(evaluation_file))
     object_member(result, "source_data", f"{evaluation_file}: evaluation_results")
     settings = _result_settings(evaluation, result, len(result_rows))
@@ -110,6 +107,14 @@ def _result_settings(
     library = optional_object(evaluation, "eval_library")
     uncertainty = optional_object(optional_object(result, "score_details"), "uncertainty")
     total = uncertainty.get("num_samples")
+    metric = optional_object(result, "metric_config")
+    scorer = _inspect_scorer(evaluation, result)
+    is_guess = optional_object(metric, "additional_details").get("polarity") == "unknown" or (
+        scorer is not None and may_be_lower_better(_metric_name(result), {SCORER: scorer})
+    )
+    if is_guess and metric.get("lower_is_better") is False:
+        # Converters write it where they know no direction, since the format asks for one.
+        metric = {name: value for name, value in metric.items() if name != "lower_is_better"}
     return stated_settings(
         {
             "evaluator": " ".join(
@@ -117,17 +122,41 @@ def _result_settings(
             ),
             # Where the score is over more items than the file has.
             "limit.samples": total if isinstance(total, int) and total > num else None,
-            **{name: result.get(name) for name in _WITH_SETTINGS},
+            "version": optional_object(library, "additional_details").get("task_version"),
+            SCORER: scorer or None,
+            **{name: result.get(name) for name in ("source_data", "generation_config")},
+            "metric_config": metric,
         }
     )
 
 
+def _inspect_scorer(evaluation: Mapping[str, Any], result: Mapping[str, Any]) -> str | None:
+    """Returns the scorer of a result of inspect_ai, "" if it has no name; None of other systems.
+
+    Source: every_eval_ever, converters/inspect: an `evaluation_result_id` is SCORER:METRIC in
+    0.3.0; before, an `evaluation_name` was TASK - SCORER.
+    """
+    library, origin = (
+        optional_object(evaluation, of) for of in ("eval_library", "source_metadata")
+    )
+    if "inspect_ai" not in (library.get("name"), origin.get("source_name")):
+        return None
+    scorer, colon, _ = str(result.get("evaluation_result_id")).rpartition(":")
+    return scorer if colon else str(result.get("evaluation_name")).partition(" - ")[2]
+
+
 def _readable_result(
-    results: Sequence[Mapping[str, Any]], rows: Sequence[_Row], path: Path, evaluation_file: Path
+    evaluation: Mapping[str, Any],
+    results: Sequence[Mapping[str, Any]],
+    rows: Sequence[_Row],
+    path: Path,
+    evaluation_file: Path,
 ) -> tuple[Mapping[str, Any], list[_Row]]:
     """Returns the first result whose score is the mean of its items' scores, and their lines."""
     named = [(_metric_name(result), result) for result in results]
-    named.sort(key=lambda pair: may_be_lower_better(pair[0], _result_settings({}, pair[1], 0)))
+    named.sort(
+        key=lambda pair: may_be_lower_better(pair[0], _result_settings(evaluation, pair[1], 0))
+    )
     for _, result in named:
         result_id = result.get("evaluation_result_id")
         of_result = [

@@ -26,6 +26,8 @@ class LoggedItem:
       score: score of the answer, 0-1; above where the metric is unbounded, and a pseudo-value where
         it is no mean of items (`PredictionScores`).
       text: the question alone, without what a prompt adds to it; "" if unknown.
+      prompt_digest: digest of the prompt; "" if the log has none.
+      target_digest: digest of the target; "" if the log has none.
       alike: what items of one question have in common, also under several ids; "" if unknown.
     """
 
@@ -37,6 +39,8 @@ class LoggedItem:
     answer: str | None
     score: float
     text: str = ""
+    prompt_digest: str = ""
+    target_digest: str = ""
     alike: str = ""
 
 

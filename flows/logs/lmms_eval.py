@@ -34,6 +34,12 @@ SPREAD_ENDS = ("_stderr", "_clt", "_clustered")
 """Ends of the names of numbers that are no means."""
 
 
+_DEFAULT_FILTERS = [{"name": "none", "filter": [{"function": "take_first"}]}]
+"""Filters of a task whose config names none."""
+
+_METRIC_OPTIONS = {"ignore_case": False, "ignore_punctuation": False}
+"""Options of a metric in a list of metrics that does not state them."""
+
 _OF_TASKS = ("configs", "versions", "n-shot", "n-samples", "higher_is_better")
 """Members of the results that have a value for each task."""
 
@@ -139,26 +145,45 @@ def _task_settings(
     """Returns the settings that the results state for a task."""
     of_task = {name: optional_object(results, name).get(task) for name in _OF_TASKS}
     config, of_run = optional_object(of_task, "configs"), optional_object(results, "config")
+    if "dataset_path" in config:
+        # A config is written whole, but for what is null.
+        filters = config.get("filter_list") or _DEFAULT_FILTERS
+        config = {"dataset_name": None, **config, "filter_list": filters}
+    metrics = _entries(config, "metric_list", "metric", metric)
     version = results.get("lmms_eval_version")
     return stated_settings(
         {
-            **{name: of_task[name] for name in ("versions", "n-shot", "n-samples")},
+            **_members(of_task, "versions", "n-shot", "n-samples"),
             **config,
+            # Shots that the prompt itself has are counted where none is added.
+            "num_fewshot": config.get("num_fewshot") or _written_shots(config),
             "test_split": config.get("test_split") or config.get("validation_split"),
             # Of several metrics and filters, those that made this score.
-            "metric_list": _entries(config, "metric_list", "metric", metric),
+            "metric_list": [{**_METRIC_OPTIONS, **entry} for entry in metrics],
             "metric": {
                 "higher_is_better": optional_object(of_task, "higher_is_better").get(metric)
             },
             "filter_list": _entries(config, "filter_list", "name", answer_filter),
             "filter": answer_filter,
-            **{name: of_run.get(name) for name in ("gen_kwargs", "offset", "fewshot_seed")},
+            **_members(of_run, "gen_kwargs", "offset", "fewshot_seed"),
             "limit": of_run.get("limit") or ("none" if "limit" in of_run else None),
-            **{name: results.get(name) for name in ("system_instruction", "fewshot_as_multiturn")},
+            **_members(results, "system_instruction", "fewshot_as_multiturn"),
             "evaluator": f"lmms-eval {version}" if version else None,
             "model": of_run.get("model_args"),
-        }
+        },
+        null=True,
     )
+
+
+def _members(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
+
+
+def _written_shots(config: Mapping[str, Any]) -> Any:
+    metadata = config.get("metadata")
+    parts = metadata if isinstance(metadata, list) else [metadata]
+    shots = (part.get("num_fewshot") for part in parts if isinstance(part, dict))
+    return next(shots, None) or config.get("num_fewshot")
 
 
 def _entries(config: Mapping[str, Any], field: str, key: str, name: str) -> list[dict[str, Any]]:
@@ -179,6 +204,7 @@ def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
     while isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
     digest, prompt, target = (text_of(row.get(of)) for of in ("doc_hash", "input", "target"))
+    digests = {f"{of}_digest": text_of(row.get(f"{of}_hash")) for of in ("prompt", "target")}
     return LoggedItem(
         id=str(row["doc_id"]),
         source=picture_of(question),
@@ -190,4 +216,5 @@ def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
         answer=answer if isinstance(answer, str) else None,
         score=float(row[metric]),
         text=text_of(question.get("question")),
+        **digests,
     )

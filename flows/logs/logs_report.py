@@ -185,11 +185,11 @@ def _check_comparable(log: ItemLog, first: ItemLog) -> None:
             f"{log.file}: questions must be those of {first.file}, got {len(ids)} and "
             f"{len(of_first)}, of which {len(apart)} are in one only, such as {apart[0]}."
         )
+    fields = ("question", "prompt", "target", "prompt_digest", "target_digest", "source")
     for item in log.items:
-        for field in ("question", "prompt", "target", "source"):
+        for field in fields:
             ours, theirs = getattr(item, field), getattr(of_first[item.id], field)
             # Sources are compared where one is unknown, too: items are paired source by source.
             if ours != theirs and (field == "source" or (ours and theirs)):
-                raise difference_error(
-                    log.file, f"{field} of item {item.id}", ours, theirs, first.file
-                )
+                place = f"{field.replace('_', ' ')} of item {item.id}"
+                raise difference_error(log.file, place, ours, theirs, first.file)

@@ -13,13 +13,18 @@ from flows.report.text_lists import abbreviate_list
 
 _HIGHER, _LOWER = "higher is better", "lower is better"
 _USUALLY_LOWER = re.compile(
-    r"(?<![a-z])(wer|cer|ter|n?r?mse|mae|mape|loss|nll|ppl|fid|err|dist)(?![a-z])"
-    r"|error|perplexity|hallucination|distance|latency"
+    r"(?<![a-z])(wer|cer|ter|eer|n?r?mse|mae|mape|loss|nll|ppl|fid|fvd|lpips|err|dist|ned|ece|fpr|fnr"
+    r"|asr|bias|brier|chair_?[is]?|l[12])(?![a-z0-9])"
+    r"|error|perplexity|bits_per_byte|hallucinat|distance|latency|toxic|unsafe|harmful|violation"
+    r"|false[_ -]?(positive|negative)|attack[_ -]?success"
 )
 """Parts of the names of metrics of which lower is usually better."""
 
 _EVALUATOR = "evaluator"
 """The evaluation system with its version, in which two logs may differ."""
+
+SCORER = "metric.scorer"
+"""What scored the items, where the metric is a statistic of its scores, such as `mean`."""
 
 _MODEL = "model."
 """Start of the names of a model's own options, in which two logs may differ, too."""
@@ -39,7 +44,8 @@ _OF_ONE_MODEL = (
 
 EXPECTED = (
     *("direction", "filter", "version", "few-shot", "generation"),
-    *("dataset", "split", "limit", "questions", "questions.prompt"),
+    *("dataset", "split", "limit"),
+    *("questions", "questions.prompt", "questions.target", "questions.digest"),
 )
 """What decides scores, whether or not a format has a field for it; the items have the questions."""
 
@@ -87,6 +93,10 @@ _NO_SETTINGS = {
     "metric.metric",
     "metric.metric_id",
     "metric.metric_name",
+    "metric.metric_id_status",
+    "metric.metric_id_registry_revision",
+    "metric.bounds_status",
+    "metric.polarity",
     "n-samples.effective",
     # Where data lie and how they are fetched; what they are is compared item by item.
     "dataset.token",
@@ -108,13 +118,41 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where a function lay in memory, in Python's text of it."""
 
 
-def stated_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings in some fields of a log, such as {"generation.temperature": 0}."""
-    stated: dict[str, Any] = {}
+_STATED_ONCE = {
+    "direction": "higher_is_better and lower_is_better must be true or false and say the same",
+    "version": "version must be the same in versions and in the config's metadata",
+    "few-shot": "few-shot must be the same in n-shot and in num_fewshot",
+}
+"""Settings of which no place in a log counts before another -> what is told where two differ."""
+
+_WHOLES = {*EXPECTED, "limit.samples", "n-samples", "metric", "filter_list", "model", _EVALUATOR}
+"""Names that say nothing where their value is empty, and that a log may have beside parts of them.
+
+An empty `gen_kwargs` adds no option, and without a version a task may have any.
+"""
+
+
+def stated_settings(fields: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
+    """Returns the settings in some fields of a log, such as {"generation.temperature": 0}.
+
+    An empty text, list or object is "", except in `_WHOLES`, of which it says nothing. A setting
+    that must be stated once, and has several values, is a tuple of them.
+
+    Args:
+      fields: name in a log -> value.
+      null: whether null says that there is none, as an empty text does; else it is not stated.
+    """
+    stated, once = dict[str, Any](), dict[str, dict[Any, None]]()
     for name, value in _leaves("", fields):
-        is_other = name == "direction" and stated.get(name, value) != value
-        # Later places count, as a run's options do; but no direction does before another.
-        stated[name] = f"{stated[name]} and {value}" if is_other else value
+        is_empty = value in (None, "", [], {})
+        if name in _NO_SETTINGS or (is_empty and (name in _WHOLES or (value is None and not null))):
+            continue
+        # Later places count, as a run's options do.
+        stated[name] = "" if is_empty else _plain(value)
+        if name in _STATED_ONCE:
+            values = once.setdefault(name, {})
+            values[stated[name]] = None
+            stated[name] = tuple(values) if len(values) > 1 else stated[name]
     return stated
 
 
@@ -123,7 +161,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         value = value[0]
     if name in ("generation", "model") and isinstance(value, str):
         value = _parts(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         for key, member in value.items():
             path = f"{name}.{key}".removeprefix(".")
             if name == "model" and any(part in key.lower() for part in _OF_ONE_MODEL):
@@ -134,9 +172,9 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield "direction", _HIGHER if value == (name == "metric.higher_is_better") else _LOWER
         elif value is not None:
             yield "direction", f"{name.partition('.')[2]} {value!r:.60}"
-    # "Yaml" and "N/A" are lmms-eval's versions of tasks without one.
-    elif value not in (None, "", [], "Yaml", "N/A") and name not in _NO_SETTINGS:
-        yield name, _plain(value)
+    # lmms-eval's versions of tasks without one.
+    elif value not in ("Yaml", "N/A"):
+        yield name, value
 
 
 def _parts(text: str) -> Any:
@@ -173,9 +211,13 @@ def _plain(value: Any) -> Any:
 
 
 def may_be_lower_better(metric: str, settings: Mapping[str, Any]) -> bool:
-    """Returns whether lower scores of a metric may be better, as stated, or else by its name."""
-    direction = settings.get("direction")
-    return direction != _HIGHER if direction else bool(_USUALLY_LOWER.search(metric.lower()))
+    """Returns whether lower scores of a metric may be better, as stated, or else by its name.
+
+    The name of what scored the items counts, too: a mean is of something.
+    """
+    if direction := settings.get("direction"):
+        return direction != _HIGHER
+    return bool(_USUALLY_LOWER.search(f"{metric} {settings.get(SCORER, '')}".lower()))
 
 
 def difference_error(file: str, field: str, got: Any, expected: Any, other: str) -> ItemLogError:
@@ -198,27 +240,42 @@ def check_settings(logs: Iterable[ItemLog]) -> None:
     stated: dict[str, tuple[Any, str]] = {}
     lower = None
     for log in logs:
-        if (direction := log.settings.get("direction")) not in (None, _HIGHER, _LOWER):
-            raise ItemLogError(
-                f"{log.file}: higher_is_better and lower_is_better must be true or false and say "
-                f"the same, got {direction}."
-            )
+        _check_stated_once(log)
+        before = [*stated.items()]
         for name, value in _compared_settings(log).items():
-            first, file = stated.setdefault(name, (value, log.file))
-            if value != first and name != _EVALUATOR:
-                raise difference_error(log.file, name, value, first, file)
+            for other, (first, file) in before:
+                same = name == other or _is_part(name, other) or _is_part(other, name)
+                if same and value != first and name != _EVALUATOR:
+                    raise difference_error(log.file, name, value, first, file)
+            stated.setdefault(name, (value, log.file))
         lower = log if may_be_lower_better(log.metric, log.settings) else lower
     if lower and "direction" not in stated:
+        scorer = lower.settings.get(SCORER)
+        name = lower.metric if scorer in (None, lower.metric) else f"{lower.metric} of {scorer}"
         raise ItemLogError(
-            f"{lower.file}: nothing says that more is better, and {lower.metric!r} is usually one "
+            f"{lower.file}: nothing says that more is better, and {name!r} is usually one "
             f"of which lower is better: the best here may be the worst; if more is better, state "
-            f"higher_is_better: true for it, or in Every Eval Ever lower_is_better: false."
+            f"higher_is_better: true for it, in Every Eval Ever in its metric_config."
         )
     if lower and stated["direction"][0] == _LOWER:
         raise ItemLogError(
             f"{lower.file}: metric must be one whose higher values are better, got "
             f"{lower.metric!r}, of which lower is better; in tables, more is better."
         )
+
+
+def _check_stated_once(log: ItemLog) -> None:
+    for name, rule in _STATED_ONCE.items():
+        value = log.settings.get(name)
+        values = value if isinstance(value, tuple) else (value,)
+        is_other = name == "direction" and value not in (None, _HIGHER, _LOWER)
+        if len(values) > 1 or is_other:
+            raise ItemLogError(f"{log.file}: {rule}, got {' and '.join(map(str, values))}.")
+
+
+def _is_part(name: str, whole: str) -> bool:
+    """Returns whether a setting is a part of another, such as "options.prompt" of "options"."""
+    return name.startswith(f"{whole}.") and whole not in _WHOLES
 
 
 def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
@@ -273,6 +330,8 @@ def _compared_settings(log: ItemLog) -> dict[str, Any]:
         "questions.prompt": all(item.prompt for item in log.items),
         "questions.target": all(item.target for item in log.items),
         "questions.digest": all(item.question for item in log.items),
+        "questions.prompt_digest": all(item.prompt_digest for item in log.items),
+        "questions.target_digest": all(item.target_digest for item in log.items),
     }
     settings = {n: value for n, value in log.settings.items() if not n.startswith(_MODEL)}
     return {**{name: value for name, value in fields.items() if value}, **settings}
@@ -285,7 +344,10 @@ def _unstated(logs: list[ItemLog]) -> list[str]:
     missing = [
         name
         for name in names
-        if not all(any(f"{own}.".startswith(f"{name}.") for own in one) for one in stated)
+        if not name.endswith("_digest")
+        and not all(any(f"{own}.".startswith(f"{name}.") for own in one) for one in stated)
+        # Digests are compared where texts are missing.
+        and not all(f"{name}_digest" in one for one in stated)
     ]
     # "generation" says "generation.temperature", too.
     return [name for name in missing if name == (root := name.split(".")[0]) or root not in missing]

@@ -39,7 +39,7 @@ def _finished_text(cell: Cell) -> str:
 
 
 def score_latex(section: Section, cell: Cell, place: int) -> str:
-    r"""Returns `$61.2_{\pm 1.3}^{2/3}$`, `score_text` in LaTeX.
+    r"""Returns `$61.2_{\pm 1.3}^{2/3}$`, `score_text` in LaTeX; `^{\times}` is not above chance.
 
     The best score of its budget is bold, `$\mathbf{61.2}_{\pm 1.3}^{*}$`, with a star where its
     difference to each other method stands; the second best is underlined.
@@ -47,8 +47,8 @@ def score_latex(section: Section, cell: Cell, place: int) -> str:
     above = _finished_text(cell)
     if cell.mean is None:
         return "--" + (f"$^{{{above}}}$" if above else "")
-    stars = "*" * section.stands_out(cell)
-    return _ranked_latex(cell.mean, _spread_latex(cell), place, above + stars)
+    above += "*" * section.stands_out(cell) + r"\times" * (cell.above_chance is False)
+    return _ranked_latex(cell.mean, _spread_latex(cell), place, above)
 
 
 def mean_latex(entry: Aggregate, place: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.report import result_columns
 from flows.report.cell_text import budget_text, num_rows_text, range_text
-from flows.report.cells import Aggregate, Cell, Report, Section, standing_over_all
+from flows.report.cells import NO_BUDGET, Aggregate, Cell, Report, Section, standing_over_all
 from flows.report.layout import apart_text
 from flows.report.result_columns import CellRow, ResultColumn
 
@@ -47,8 +47,8 @@ def _means_caption(sections: list[Section]) -> str:
     reference = escape_latex(sections[0].reference)
     retentions = f", and mean of the benchmarks' retentions of {reference} with {_RETENTION_ENDS}"
     return (
-        f"Means over benchmarks{_view_text(sections)}: mean score $\\pm$ sample standard deviation "
-        f"over {_draws_text(cells)}{retentions if sections[0].has_reference else ''}. "
+        f"Means over benchmarks{_view_text(sections)}: {_draws_text(cells)}"
+        f"{retentions if sections[0].has_reference else ''}. "
         f"{_marks_text(sections)}."
     )
 
@@ -77,10 +77,12 @@ def _caption(sections: list[Section]) -> str:
         f"for the number of benchmarks; of all {num} differences {len(standing)} stand when "
         "corrected for that number)"
     )
+    at_chance = any(cell.above_chance is False for cell in cells)
+    chance = r". $^{\times}$: less than three standard errors, over seeds and items, above chance"
     return (
-        f"Scores{_view_text(sections)}: mean $\\pm$ sample standard deviation over "
-        f"{_draws_text(cells)}{of_items}{retention * sections[0].has_reference}"
-        f"{differences * bool(sections[0].baseline)}. {_marks_text(sections, star * starred)}."
+        f"Scores{_view_text(sections)}: {_draws_text(cells)}{of_items}"
+        f"{retention * sections[0].has_reference}{differences * bool(sections[0].baseline)}. "
+        f"{_marks_text(sections, star * starred)}{chance * at_chance}."
     )
 
 
@@ -91,6 +93,15 @@ def _view_text(sections: list[Section]) -> str:
 
 
 def _draws_text(cells: Sequence[Cell]) -> str:
+    # A model of another system is one checkpoint, whoever trained it, from however many seeds.
+    own = [cell for cell in cells if cell.budget != NO_BUDGET]
+    if not own:
+        return "one checkpoint of each model"
+    others = ", and one checkpoint of each model at --" if len(own) < len(cells) else ""
+    return f"mean $\\pm$ sample standard deviation over {_seeds_text(own)}{others}"
+
+
+def _seeds_text(cells: Sequence[Cell]) -> str:
     seeds = max((cell.expected for cell in cells if cell.seeds_known), default=0)
     if not seeds:
         return "an unknown number of seeds"

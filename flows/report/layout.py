@@ -13,7 +13,15 @@ from flows.report.cell_text import (
     num_rows_text,
     range_text,
 )
-from flows.report.cells import Aggregate, Cell, Comparison, Report, Section, standing_over_all
+from flows.report.cells import (
+    NO_BUDGET,
+    Aggregate,
+    Cell,
+    Comparison,
+    Report,
+    Section,
+    standing_over_all,
+)
 from flows.report.result_columns import SCORES, SPREADS, UNSEEN, CellRow, Grid, ResultColumn
 from flows.report.text_lists import abbreviate_list
 
@@ -58,6 +66,7 @@ BFLOAT16 = (
 )
 UNKNOWN_DRAWS = "the number of pretrainings behind them is not known"
 ONE_SEED = "they hold for these trainings, since there is one seed"
+ONE_CHECKPOINT = "they hold for these checkpoints, one of each model"
 ONE_PRETRAINING = "they hold given these checkpoints, since there is one pretraining"
 NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
 
@@ -201,6 +210,8 @@ def _interval_condition(report: Report) -> str:
     num = report.num_pretrainings
     if not num:
         return UNKNOWN_DRAWS
+    if all(section.budgets == (NO_BUDGET,) for section in report.sections):
+        return ONE_CHECKPOINT
     if all(cell.n <= 1 for section in report.sections for cell in section.cells):
         return ONE_SEED
     return ONE_PRETRAINING if num == 1 else NESTED.format(num=num)

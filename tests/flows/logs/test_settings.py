@@ -31,6 +31,10 @@ def _put(path: str, value: Any) -> Change:
     return change
 
 
+def _both(*changes: Change) -> Change:
+    return lambda values: [change(values) for change in changes]
+
+
 def _lmms(root: Path, model: str, change: Change = lambda _: None, **values: Any) -> None:
     def changed(results: dict[str, Any]) -> None:
         state_all(results)
@@ -55,7 +59,6 @@ CONFIG = "configs/chartqa"
     [
         ("higher_is_better/chartqa/relaxed", False, "direction", "'higher is better'"),
         (f"{CONFIG}/metadata", [{"version": 2.0}], "version", "0.0"),
-        (f"{CONFIG}/num_fewshot", 5, "few-shot", "0"),
         (f"{CONFIG}/generation_kwargs/temperature", 1, "generation.temperature", "0"),
         ("config/gen_kwargs", {"temperature": 0.7}, "generation.temperature", "0"),
         (f"{CONFIG}/generation_kwargs/until", ["a", "b"], "generation.until", repr("\n\n")),
@@ -179,7 +182,7 @@ def test_settings_are_compared_between_formats(tmp_path: Path):
 def test_all_logs_of_a_task_are_compared_also_where_the_first_states_nothing(tmp_path: Path):
     write_logs(tmp_path, "a", SCORES)
     _lmms(tmp_path, "b")
-    _lmms(tmp_path, "c", _put(f"{CONFIG}/num_fewshot", 5))
+    _lmms(tmp_path, "c", _both(_put(f"{CONFIG}/num_fewshot", 5), _put("n-shot/chartqa", 5)))
     with pytest.raises(ConfigError, match=r"/c/.*few-shot must be 0 as in .*/b/"):
         show_logs([tmp_path], "md")
 
@@ -390,6 +393,8 @@ def test_a_direction_that_is_no_truth_value_is_refused(tmp_path: Path, value: An
 USUALLY_LOWER = (
     *("wer", "CER", "word_error_rate", "mean_abs_errors", "val/rmse", "mae", "nll_loss", "ppl"),
     *("edit_distance", "editDistance", "hallucination_rate", "latency_ms"),
+    *("chair_i", "CHAIRs", "CHAIRi", "ned", "brier_score", "lpips", "fpr", "falsePositiveRate"),
+    *("toxicity", "attack_success_rate", "asr", "num_violations", "unsafe", "bias_score", "l1"),
 )
 
 
@@ -406,7 +411,10 @@ def test_a_name_that_says_lower_needs_a_direction(tmp_path: Path, metric: str):
     assert "| b |" in show_logs([tmp_path], "md")
 
 
-@pytest.mark.parametrize("metric", ["answer_accuracy", "terse", "lossless", "anls", "inter_iou"])
+@pytest.mark.parametrize(
+    "metric",
+    ["answer_accuracy", "terse", "lossless", "anls", "inter_iou", "armchairs", "owned", "l1000"],
+)
 def test_names_that_say_nothing_of_the_direction_pass(tmp_path: Path, metric: str):
     write_logs(tmp_path, "a", SCORES, metric=metric)
     assert "| a |" in show_logs([tmp_path], "md")
@@ -464,3 +472,183 @@ def test_pictures_of_two_tasks_are_one_only_by_digest(tmp_path: Path):
     assert "Pictures of" not in show_logs([tmp_path / "one"], "md")
     mixed, _ = _sources(tmp_path / "mixed", ["7", "7", *digests[:2]])
     assert len(mixed) == 3
+
+
+def _inspect(scorer: str, metric: str, *, new: bool, more: dict[str, Any] | None = None) -> Change:
+    """Returns a change of a result to one that inspect_ai's converter writes, before 0.3 or new."""
+
+    def change(result: dict[str, Any]) -> None:
+        named = {"metric_name": metric} if new else {"evaluation_description": metric}
+        result["metric_config"] = {"lower_is_better": False, **named, **(more or {})}
+        if not new:
+            result["evaluation_name"] = f"chartqa - {scorer}"
+
+    return change
+
+
+def _write_inspect(root: Path, scorer: str, metric: str, **values: Any) -> None:
+    for model in "ab":
+
+        def changed(evaluation: dict[str, Any], rows: list[Any], model: str = model) -> None:
+            evaluation["model_info"]["id"] = model
+            del evaluation["evaluation_results"][0], rows[:4]
+            (result,) = evaluation["evaluation_results"]
+            result["score_details"]["score"] = 0.75
+            _inspect(scorer, metric, **values)(result)
+            result["evaluation_result_id"] = f"{scorer}:{metric}" if values["new"] else "1"
+            for row in rows:
+                row["evaluation_result_id"] = result["evaluation_result_id"]
+
+        write_evaluation(root / model, changed)
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_direction_that_a_converter_guesses_is_not_believed_against_a_name(
+    tmp_path: Path, new: bool
+):
+    for scorer, metric, name in (
+        ("wer", "mean", "mean of wer"),
+        ("edit_distance", "mean", "mean of edit_distance"),
+        ("wer", "wer", "wer"),
+    ):
+        _write_inspect(tmp_path / f"{scorer}-{metric}", scorer, metric, new=new)
+        with pytest.raises(ConfigError, match=f"and '{name}' is usually one of which lower"):
+            show_logs([tmp_path / f"{scorer}-{metric}"], "md")
+    # What the message says to state is believed; and so is what no name contradicts.
+    _write_inspect(tmp_path / "more", "wer", "mean", new=new, more={"higher_is_better": True})
+    assert "| b |" in show_logs([tmp_path / "more"], "md")
+    _write_inspect(tmp_path / "match", "match", "accuracy", new=new)
+    text = show_logs([tmp_path / "match"], "md")
+    assert "| b |" in text
+    assert "the same: direction" not in text
+
+
+def test_a_direction_that_a_converter_does_not_know_is_noted(tmp_path: Path):
+    unknown = {"additional_details": {"polarity": "unknown", "bounds_status": "unknown"}}
+    _write_inspect(tmp_path, "match", "mean", new=True, more=unknown)
+    assert "the same: direction, filter, version, " in show_logs([tmp_path], "md")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_put("versions/chartqa", 2.0), r"version must be the same in .*, got 2\.0 and 0\.0\."),
+        (_put("n-shot/chartqa", 5), r"few-shot must be the same in .*, got 5 and 0\."),
+    ],
+)
+def test_a_log_that_says_two_versions_or_shots_is_refused(
+    tmp_path: Path, change: Change, message: str
+):
+    _lmms(tmp_path, "a", change)
+    with pytest.raises(ConfigError, match=message):
+        show_logs([tmp_path], "md")
+
+
+@pytest.mark.parametrize("form", [lambda shots: shots, lambda shots: [shots]])
+def test_shots_that_a_prompt_itself_has_count_where_none_is_added(tmp_path: Path, form: Any):
+    metadata = form({"version": 0.0, "num_fewshot": 8})
+    _lmms(tmp_path, "a", _both(_put("n-shot/chartqa", 8), _put(f"{CONFIG}/metadata", metadata)))
+    assert read_logs([tmp_path])[0].settings["few-shot"] == 8
+    assert "| a |" in show_logs([tmp_path], "md")
+
+
+def test_versions_of_a_task_that_a_library_states_are_compared(tmp_path: Path):
+    for model in "ab":
+
+        def changed(evaluation: dict[str, Any], _: list[Any], model: str = model) -> None:
+            evaluation["model_info"]["id"] = model
+            evaluation["eval_library"]["additional_details"] = {"task_version": f"{model}1"}
+
+        write_evaluation(tmp_path / model, changed)
+    with pytest.raises(ConfigError, match=r"version must be 'a1' as in .*, got 'b1'\."):
+        show_logs([tmp_path], "md")
+
+
+@pytest.mark.parametrize("text", ["prompt", "target"])
+@pytest.mark.parametrize("has_text", [True, False])
+def test_digests_of_texts_are_compared(tmp_path: Path, text: str, has_text: bool):
+    fields = {"prompt": "input", "target": "target"}
+
+    def change(of_row: Callable[[int], str]) -> Callable[[int, dict[str, Any]], None]:
+        def changed(number: int, row: dict[str, Any]) -> None:
+            if not has_text:
+                del row[fields[text]]
+            row[f"{text}_hash"] = of_row(number)
+
+        return changed
+
+    for model in "ab":
+        _lmms(tmp_path, model)
+        change_rows(tmp_path / model, change("{:064x}".format))
+    assert "Not stated" not in show_logs([tmp_path], "md")
+    _lmms(tmp_path, "b")
+    change_rows(tmp_path / "b", change(lambda number: f"{number + number // 2:064x}"))
+    with pytest.raises(ConfigError, match=rf"{text} digest of item 2 must be …0+2' as in .*3'\."):
+        show_logs([tmp_path], "md")
+
+
+def test_a_digest_in_one_log_is_not_compared_with_a_text_in_another(tmp_path: Path):
+    for model in "ab":
+        _lmms(tmp_path, model)
+    digest = {"target": None, "target_hash": "f" * 64}
+    change_rows(tmp_path / "b", lambda _, row: row.update(digest))
+    assert "the same: questions.target." in show_logs([tmp_path], "md")
+    change_rows(tmp_path / "a", lambda _, row: row.update(target=None))
+    assert "the same: questions.target." in show_logs([tmp_path], "md")
+
+
+OPTIONS = "lmms_eval_specific_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (_put(f"{CONFIG}/dataset_name", None), _put(f"{CONFIG}/dataset_name", "human"),
+         "dataset.config must be '' .*'human'"),
+        # A config leaves out what is null.
+        (lambda _: None, _put(f"{CONFIG}/dataset_name", "human"),
+         "dataset.config must be '' .*'human'"),
+        (_put(f"{CONFIG}/{OPTIONS}/post_prompt", ""), _put(f"{CONFIG}/{OPTIONS}/post_prompt", "S"),
+         f"{OPTIONS}.post_prompt must be '' .*'S'"),
+        (_put(f"{CONFIG}/{OPTIONS}", {}),
+         _put(f"{CONFIG}/{OPTIONS}", {"pre_prompt": "", "post_prompt": "S"}),
+         f"{OPTIONS}.post_prompt must be '' .*'S'"),
+        (_put(f"{CONFIG}/{OPTIONS}", {"pre_prompt": "", "post_prompt": "S"}),
+         _put(f"{CONFIG}/{OPTIONS}", None), f"{OPTIONS} must be 'S' .*''"),
+        (lambda results: results["configs"]["chartqa"].pop("filter_list"),
+         _put(f"{CONFIG}/filter_list/0/filter/0/function", "regex"),
+         "filter_list.filter.function must be 'take_first' .*'regex'"),
+        (lambda _: None,
+         _put(f"{CONFIG}/filter_list/0/filter", [{"function": "regex"}, {"function": "last"}]),
+         "filter_list.filter must be 'take_first' .*regex"),
+        (lambda _: None, _put(f"{CONFIG}/metric_list/0/ignore_case", True),
+         "metric.ignore_case must be False .*True"),
+        (_put("system_instruction", None), _put("system_instruction", "Help."),
+         "system_instruction must be '' .*'Help.'"),
+    ],
+)  # fmt: skip
+def test_what_is_stated_as_empty_differs_from_what_is_not(
+    tmp_path: Path, first: Change, second: Change, message: str
+):
+    _lmms(tmp_path, "a", first)
+    _lmms(tmp_path, "b", first)
+    assert "Not stated" not in show_logs([tmp_path], "md")
+    _lmms(tmp_path, "b", second)
+    with pytest.raises(ConfigError, match=message):
+        show_logs([tmp_path], "md")
+
+
+def test_a_key_that_one_log_lacks_is_noted_where_it_has_no_default(tmp_path: Path):
+    _lmms(tmp_path, "a", _put(f"{CONFIG}/{OPTIONS}/post_prompt", ""))
+    _lmms(tmp_path, "b")
+    assert f"the same: {OPTIONS}.post_prompt." in show_logs([tmp_path], "md")
+
+
+def test_a_table_of_other_systems_has_checkpoints_and_no_seeds(tmp_path: Path):
+    for model in "ab":
+        _lmms(tmp_path, model)
+    latex, text = (show_logs([tmp_path], form) for form in ("latex", "md"))
+    assert "Scores: one checkpoint of each model, each score over 3 items" in latex
+    assert "seed from" not in latex
+    assert "they hold for these checkpoints, one of each model." in text
+    assert "there is one seed" not in text

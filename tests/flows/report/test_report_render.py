@@ -216,6 +216,16 @@ def test_latex_is_a_balanced_booktabs_table():
         assert {line.count(" & ") for line in body} == {separators}
 
 
+def test_latex_marks_a_cell_that_is_not_above_chance_as_markdown_does():
+    low = [make("refcoco", method, 256, seed, 10.0) for method in PLAN.methods for seed in SEEDS]
+    report = build_report(PLAN, low, {"refcoco": 10.5})
+    assert "-0.5 ✗" in render_report(report, "md")
+    text = render_report(report, "latex")
+    assert r"{\pm 0.0}^{\times}$" in text
+    assert r"$^{\times}$: less than three standard errors" in text
+    assert r"\times" not in render_report(build_report(PLAN, low, {"refcoco": 1.0}), "latex")
+
+
 def test_latex_has_its_draws_in_the_caption_and_marks_what_stands():
     # Of parcel and m3, the difference to vanilla and to each other is clear; at 64 it is not.
     ticks = {"vanilla": (0.0, 0.1, 0.2), "m3": (5.0, 5.0, 5.1), "parcel": (9.0, 9.2, 9.1)}
