@@ -216,4 +216,5 @@ def _tabular_row(fields: Sequence[str]) -> str:
 
 
 def escape_latex(text: str) -> str:
+    """Returns a text in which LaTeX reads nothing as a command."""
     return text.translate(_ESCAPES)
