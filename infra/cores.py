@@ -29,10 +29,10 @@ def machine_cores(cgroup: Path = _CGROUP) -> int:
     num = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         num = len(os.sched_getaffinity(0))
-    return min(num, _quota(cgroup) or num)
+    return min(num, _cgroup_core_limit(cgroup) or num)
 
 
-def _quota(folder: Path) -> int | None:
+def _cgroup_core_limit(folder: Path) -> int | None:
     """Returns a container's limit on processor time, rounded up to cores; None if there is none.
 
     Source: the Linux kernel's cgroup-v2.rst ("cpu.max") and sched-bwc.rst, version 1.

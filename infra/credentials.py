@@ -202,7 +202,7 @@ def _remember_environment() -> None:
 @functools.lru_cache(4096)
 def is_secret(name: str) -> bool:
     """Returns whether a name is one of credentials: `hf_token` is, `num_tokens` is not."""
-    words = _in_words(name)
+    words = _setting_name_words(name)
     if _OF_SECRET.search(words):
         return False
     token = _TOKEN.search(words)
@@ -212,7 +212,7 @@ def is_secret(name: str) -> bool:
 
 def is_secret_value(name: str, value: str) -> bool:
     """Returns whether a value is a credential whose name alone does not tell: `key: hT4z…`."""
-    return bool(_AMBIGUOUS.search(_in_words(name)) and _DRAWN.fullmatch(value))
+    return bool(_AMBIGUOUS.search(_setting_name_words(name)) and _DRAWN.fullmatch(value))
 
 
 def redact_text(text: str) -> str:
@@ -237,7 +237,7 @@ def redact_text(text: str) -> str:
 
 
 @functools.lru_cache(4096)
-def _in_words(name: str) -> str:
+def _setting_name_words(name: str) -> str:
     return f"_{'_'.join(_WORDS.findall(name)).lower()}_"
 
 
@@ -267,8 +267,8 @@ def _redact_settings(text: str) -> str:
         name, sign = _name_of_value(text, match), match["sign"]
         is_flag = name.startswith("-")
         is_query = text[match.start() - 1 : match.start()] in ("?", "&")
-        known = is_secret(name) or (is_query and _SIGNED.search(_in_words(name)))
-        if not known and not _AMBIGUOUS.search(_in_words(name)):
+        known = is_secret(name) or (is_query and _SIGNED.search(_setting_name_words(name)))
+        if not known and not _AMBIGUOUS.search(_setting_name_words(name)):
             continue
         if not known and text.startswith(("[", "{", "("), match.end()):
             continue  # A value drawn at random has none.
@@ -278,8 +278,8 @@ def _redact_settings(text: str) -> str:
         stop = len(text) if known else min(match.end() + _DRAWN_LOOK, len(text))
         end = _value_end(text, match, stop)
         # A word before another is text, and one quoted before another may be of any list.
-        is_header = _HEADER.search(_in_words(name)) and not sign.isspace()
-        is_pair = known and _is_pair(text, match, end)
+        is_header = _HEADER.search(_setting_name_words(name)) and not sign.isspace()
+        is_pair = known and _is_credential_pair(text, match, end)
         if not sign.strip(" \t\\\"'`,") and not (is_flag or is_header or is_pair):
             continue
         value = text[match.end() : end]
@@ -308,7 +308,7 @@ def _name_of_value(text: str, match: re.Match[str]) -> str:
     return match["name"]
 
 
-def _is_pair(text: str, match: re.Match[str], end: int) -> bool:
+def _is_credential_pair(text: str, match: re.Match[str], end: int) -> bool:
     """Returns whether a name and its value are all that is between brackets: ("password", "x")."""
     before = text[max(match.start() - 4, 0) : match.start()]
     return _PAIR_START.search(before) is not None and text[end : end + 1] in (")", "]")
@@ -317,7 +317,7 @@ def _is_pair(text: str, match: re.Match[str], end: int) -> bool:
 def _is_prose(text: str, match: re.Match[str]) -> bool:
     """Returns whether a name is a word of a sentence: "it has no password: run it alone"."""
     before = text[max(match.start() - 20, 0) : match.start()]
-    if _TOKEN.search(_in_words(match["name"])):  # "The class token: 64", or "token 17".
+    if _TOKEN.search(_setting_name_words(match["name"])):  # "The class token: 64", or "token 17".
         word = _LAST_WORD.search(before)
         is_count = _COUNT.match(text, match.end()) is not None
         return is_count or (word is not None and _TEXT_TOKEN.fullmatch(word[0]) is not None)
@@ -349,7 +349,7 @@ def _value_end(text: str, match: re.Match[str], stop: int) -> int:
         return found.end() if found else start
     if text[start : start + 1] in ("[", "{", "("):
         return _bracket_end(text, start)
-    if _HEADER.search(_in_words(match["name"])):
+    if _HEADER.search(_setting_name_words(match["name"])):
         found = re.compile(r"[^\n\"'`]*").match(text, start, stop)
         return found.end() if found else start
     if sign.endswith(":") and starts_line:

@@ -92,7 +92,7 @@ class Tree:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
         self._paths = {
-            _module_name(path): path
+            _module_name_of_path(path): path
             for path in files
             if path.endswith(".py") and path.partition("/")[0] in (*ROOTS, USER_CODE)
         }
@@ -216,7 +216,7 @@ def changed_definitions(old: Tree, new: Tree, modules: Iterable[str]) -> list[st
         texts = [tree.text(module) if module in tree else b"" for tree in (old, new)]
         if texts[0] == texts[1]:
             continue
-        old_definitions, new_definitions = (_definitions(text) for text in texts)
+        old_definitions, new_definitions = (_definition_texts(text) for text in texts)
         names = [
             n
             for n in old_definitions | new_definitions
@@ -226,7 +226,7 @@ def changed_definitions(old: Tree, new: Tree, modules: Iterable[str]) -> list[st
     return changed
 
 
-def _module_name(path: str) -> str:
+def _module_name_of_path(path: str) -> str:
     path = path.removeprefix(f"{USER_CODE}/")
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -264,7 +264,7 @@ class _ModuleCache:
         sha256 = hashlib.sha256(text).hexdigest()
         with self._lock:
             if self._modules is None:
-                self._modules = self._load()
+                self._modules = self._load_module_cache()
             if sha256 not in self._modules:
                 self._modules[sha256] = parse_module(text)
                 self._is_saved = False
@@ -276,7 +276,7 @@ class _ModuleCache:
             if self._modules is None or self._is_saved:
                 return
             self._is_saved = True  # Where nothing can be written, too: it would fail each time.
-            newest = [*(self._load() | self._modules).items()][-self.LIMIT :]
+            newest = [*(self._load_module_cache() | self._modules).items()][-self.LIMIT :]
             rows = {
                 sha256: [module.digest, sorted(module.names), module.relative, module.dynamic]
                 for sha256, module in newest
@@ -288,7 +288,7 @@ class _ModuleCache:
                 partial.write_text(json.dumps(rows), encoding="utf-8")
                 partial.replace(self._path)
 
-    def _load(self) -> dict[str, Module]:
+    def _load_module_cache(self) -> dict[str, Module]:
         # Whatever is wrong with the file, its texts are parsed again.
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
             rows = json.loads(self._path.read_text(encoding="utf-8"))
@@ -417,7 +417,7 @@ def _canonical_text(node: object) -> str:
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def _definitions(text: bytes) -> dict[str, str]:
+def _definition_texts(text: bytes) -> dict[str, str]:
     """Returns qualified name -> text of functions, classes and constants; "" -> the rest."""
 
     def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:

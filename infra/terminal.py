@@ -29,10 +29,10 @@ def printable_lines(text: str) -> str:
 
     "\\x1b[2Jred" -> r"\\u001b[2Jred". The escapes are those of JSON, so JSON stays JSON.
     """
-    return _COMMANDS.sub(_escaped, text)
+    return _COMMANDS.sub(_escape_terminal_command, text)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape_terminal_command(match: re.Match[str]) -> str:
     units = match[0].encode("utf-16-be")
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 

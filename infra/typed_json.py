@@ -44,7 +44,7 @@ def parse_json(text: str | bytes, name: str, *, finite: bool = True) -> Any:
       ValueError: if it is not JSON, or has a number or a character that no file can hold.
     """
     try:
-        number = _finite if finite else _finite_or_none
+        number = _parse_finite_number if finite else _finite_or_none
         value = json.loads(text, parse_constant=number, parse_float=number)
         # Half of a surrogate pair has no form in UTF-8: it would fail where it is written.
         if ("\\ud" if isinstance(text, str) else b"\\ud") in text.lower():  # pyright: ignore
@@ -60,7 +60,9 @@ def parse_json(text: str | bytes, name: str, *, finite: bool = True) -> Any:
         raise ValueError(
             f"{name} is not JSON from line {error.lineno}, column {error.colno} on: {shown!r}."
         ) from None
-    except ValueError as error:  # Of `_finite`; or a number of more digits than Python reads.
+    except (
+        ValueError
+    ) as error:  # Of `_parse_finite_number`; or a number of more digits than Python reads.
         raise ValueError(f"{name} has a number out of range: {error}."[:300]) from None
     return value
 
@@ -109,7 +111,7 @@ def typed(hint: Any, value: Any, at: str = "it") -> Any:
     if hint is Any or hint is object:
         return value
     if hint in _WORDS:
-        return _plain(hint, value, at)
+        return _check_json_type(hint, value, at)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return typed(args[0], value, at)
@@ -117,24 +119,26 @@ def typed(hint: Any, value: Any, at: str = "it") -> Any:
         return _one_of(args, value, at)
     if origin is typing.Literal:
         if not isinstance(value, str | int) or value not in args:
-            raise _refusal(at, f"one of {', '.join(map(repr, args))}", value)
+            raise _json_type_error(at, f"one of {', '.join(map(repr, args))}", value)
         return value
     if origin in (tuple, list, Sequence) or hint is tuple:
-        return _sequence(tuple if origin is tuple else list, args, value, at)
+        return _build_json_sequence(tuple if origin is tuple else list, args, value, at)
     if origin in (dict, Mapping):
-        entries = _plain(dict, value, at)
-        return {key: typed(args[1], entry, _below(at, key)) for key, entry in entries.items()}
+        entries = _check_json_type(dict, value, at)
+        return {
+            key: typed(args[1], entry, _json_field_path(at, key)) for key, entry in entries.items()
+        }
     if dataclasses.is_dataclass(hint):
-        return _dataclass(hint, value, at)
+        return _build_json_dataclass(hint, value, at)
     return value
 
 
-def _plain(hint: type, value: Any, at: str) -> Any:
+def _check_json_type(hint: type, value: Any, at: str) -> Any:
     # Python counts `true` as a whole number, JSON does not; and every whole number is a number.
     kind = type(value)
     if kind is hint or (hint is float and kind is int):
         return value
-    raise _refusal(at, _WORDS[hint], value)
+    raise _json_type_error(at, _WORDS[hint], value)
 
 
 def _one_of(args: Sequence[Any], value: Any, at: str) -> Any:
@@ -146,33 +150,36 @@ def _one_of(args: Sequence[Any], value: Any, at: str) -> Any:
     for hint in hints:
         with contextlib.suppress(ValueError):
             return typed(hint, value, at)
-    raise _refusal(at, " or ".join(_WORDS.get(hint, str(hint)) for hint in hints), value)
+    raise _json_type_error(at, " or ".join(_WORDS.get(hint, str(hint)) for hint in hints), value)
 
 
-def _sequence(kind: type, args: Sequence[Any], value: Any, at: str) -> Any:
-    entries = _plain(list, value, at)
+def _build_json_sequence(kind: type, args: Sequence[Any], value: Any, at: str) -> Any:
+    entries = _check_json_type(list, value, at)
     if kind is list or not args or args[-1] is Ellipsis:
         hints = [args[0] if args else Any] * len(entries)
     else:
         hints = list(args)
     if len(hints) != len(entries):
-        raise _refusal(at, f"a list of {len(hints)}", value)
+        raise _json_type_error(at, f"a list of {len(hints)}", value)
     return kind(
         typed(hint, entry, f"{at}[{number}]")
         for number, (hint, entry) in enumerate(zip(hints, entries, strict=True))
     )
 
 
-def _dataclass(cls: Any, value: Any, at: str) -> Any:
-    fields = _plain(dict, value, at)
-    hints, required = _fields(cls)
+def _build_json_dataclass(cls: Any, value: Any, at: str) -> Any:
+    fields = _check_json_type(dict, value, at)
+    hints, required = _dataclass_field_types(cls)
     if unknown := sorted(fields.keys() - hints.keys()):
         # Refused and not dropped: a field that this version does not know may change what it means.
         accepted = ", ".join(hints)
         raise ValueError(f"{at} has no field {unknown[0]!r:.{_SHOWN}}; accepted: {accepted}.")
     if missing := [name for name in required if name not in fields]:
         raise ValueError(f"{at} lacks the field {missing[0]!r}.")
-    values = {name: typed(hints[name], entry, _below(at, name)) for name, entry in fields.items()}
+    values = {
+        name: typed(hints[name], entry, _json_field_path(at, name))
+        for name, entry in fields.items()
+    }
     try:
         return cls(**values)
     except (TypeError, OverflowError) as error:  # Its own check stumbled over a value.
@@ -182,7 +189,7 @@ def _dataclass(cls: Any, value: Any, at: str) -> Any:
 
 
 @functools.cache
-def _fields(cls: type) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _dataclass_field_types(cls: type) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Returns the types of a dataclass's fields, and the names of those without a default."""
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if field.init]
@@ -191,15 +198,15 @@ def _fields(cls: type) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {field.name: hints[field.name] for field in fields}, tuple(required)
 
 
-def _below(at: str, key: str) -> str:
+def _json_field_path(at: str, key: str) -> str:
     return key if at == "it" else f"{at}.{key}"
 
 
-def _refusal(at: str, accepted: str, value: Any) -> ValueError:
+def _json_type_error(at: str, accepted: str, value: Any) -> ValueError:
     return ValueError(f"{at} must be {accepted}, got {value!r:.{_SHOWN}}.")
 
 
-def _finite(text: str) -> float:
+def _parse_finite_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)

@@ -81,13 +81,15 @@ def _heads_forward(
     queries: Array, keys: Array, values: Array, mask: Array | None, cap: float
 ) -> tuple:
     def block(queries: Array, mask: Array | None) -> tuple:
-        logits, _ = _capped(queries, keys, mask, cap)
+        logits, _ = _capped_attention_logits(queries, keys, mask, cap)
         # A row's largest weight becomes exp(0) = 1: whatever the logits, nothing overflows.
         largest = jnp.max(logits, axis=-1, keepdims=True)
         weights = jnp.exp(logits - largest)
         # Dividing the few outputs is cheaper than dividing the many weights.
         inverse = 1.0 / jnp.sum(weights, axis=-1, keepdims=True)
-        read = _einsum("bkgns,bksh->bkgnh", weights.astype(values.dtype), values) * inverse
+        read = (
+            _attention_einsum("bkgns,bksh->bkgnh", weights.astype(values.dtype), values) * inverse
+        )
         return (read.astype(values.dtype), largest, inverse), ()
 
     # Kept for the backward pass: the outputs and two numbers per row. The weights, a row of S
@@ -107,7 +109,7 @@ def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"
     #     dw = g vᵀ    dl = s w (dw - mean)    dq = dl k    dk = dlᵀ q    dv = wᵀ g
     def block(queries: Array, mask: Array | None, *rows: Array) -> tuple:
         read, largest, inverse, gradient = rows
-        logits, slope = _capped(queries, keys, mask, cap)
+        logits, slope = _capped_attention_logits(queries, keys, mask, cap)
         weights = jnp.exp(logits - largest)
         # The softmax's derivative subtracts the weighted mean of `d_weights`. That mean equals the
         # product of a query's output and the output's gradient, which is cheaper to compute. The
@@ -115,11 +117,13 @@ def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"
         full = gradient.astype(jnp.float32)
         mean = jnp.sum(full * read, axis=-1, keepdims=True) * inverse
         scaled = (full * inverse).astype(values.dtype)
-        d_logits = weights * (_einsum("bkgnh,bksh->bkgns", scaled, values) - mean)
+        d_logits = weights * (_attention_einsum("bkgnh,bksh->bkgns", scaled, values) - mean)
         d_logits = (d_logits if slope is None else d_logits * slope).astype(keys.dtype)
-        d_queries = _einsum("bkgns,bksh->bkgnh", d_logits, keys, queries.dtype)
-        d_keys = _einsum("bkgns,bkgnh->bksh", d_logits, queries, dtype)
-        d_values = _einsum("bkgns,bkgnh->bksh", weights.astype(values.dtype), scaled, dtype)
+        d_queries = _attention_einsum("bkgns,bksh->bkgnh", d_logits, keys, queries.dtype)
+        d_keys = _attention_einsum("bkgns,bkgnh->bksh", d_logits, queries, dtype)
+        d_values = _attention_einsum(
+            "bkgns,bkgnh->bksh", weights.astype(values.dtype), scaled, dtype
+        )
         return d_queries, (d_keys, d_values)
 
     d_queries, (d_keys, d_values) = _in_blocks(block, (queries, mask, *kept, gradient))
@@ -129,18 +133,18 @@ def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"
 _heads_first.defvjp(_heads_forward, _heads_backward)
 
 
-def _capped(
+def _capped_attention_logits(
     queries: Array, keys: Array, mask: Array | None, cap: float
 ) -> tuple[Float[Array, "B K G N S"], Float[Array, "B K G N S"] | None]:
     """Returns the capped and masked logits, and the cap's derivative, or None without a cap."""
-    logits, slope = _einsum("bkgnh,bksh->bkgns", queries, keys), None
+    logits, slope = _attention_einsum("bkgnh,bksh->bkgns", queries, keys), None
     if cap:
         tanh = jnp.tanh(logits / cap)
         logits, slope = cap * tanh, 1.0 - jnp.square(tanh)
     return logits if mask is None else jnp.where(mask, logits, MASKED), slope
 
 
-def _einsum(subscripts: str, a: Array, b: Array, dtype: DTypeLike = jnp.float32) -> Array:
+def _attention_einsum(subscripts: str, a: Array, b: Array, dtype: DTypeLike = jnp.float32) -> Array:
     return jnp.einsum(subscripts, a, b, preferred_element_type=dtype)
 
 
@@ -203,25 +207,27 @@ def by_rows(
     if mask is not None:
         mask = jnp.transpose(mask, (0, 2, 1))[:, None]
         mask = jnp.tile(mask, groups) if mask.shape[-1] > 1 else mask
-    read: Array = _rows(q, k, v, mask, cap)
+    read: Array = _attention_by_rows(q, k, v, mask, cap)
     read = read.reshape(batch, kv_heads, channels, groups, length)
     return keep_for_backward(jnp.transpose(read, (0, 4, 1, 3, 2)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _rows(
+def _attention_by_rows(
     queries: Float[Array, "B K h N"],
     keys: Float[Array, "B K S h"],
     values: Float[Array, "B K h S"],
     mask: Bool[Array, "#B 1 #S #N"] | None,
     cap: float,
 ) -> Float[Array, "B K h N"]:
-    return _forward(queries, keys, values, mask, cap)[0]
+    return _attention_rows_forward(queries, keys, values, mask, cap)[0]
 
 
-def _forward(queries: Array, keys: Array, values: Array, mask: Array | None, cap: float) -> tuple:
+def _attention_rows_forward(
+    queries: Array, keys: Array, values: Array, mask: Array | None, cap: float
+) -> tuple:
     # (B, K, S, N): a row for each key, a column for each query. The softmax runs down a column.
-    logits = _product(keys, queries)
+    logits = _batched_matrix_product(keys, queries)
     tanh = jnp.tanh(logits / cap) if cap else None
     if tanh is not None:
         logits = cap * tanh
@@ -231,34 +237,40 @@ def _forward(queries: Array, keys: Array, values: Array, mask: Array | None, cap
     weights = jnp.exp(logits - jnp.max(logits, axis=2, keepdims=True))
     inverse = 1.0 / jnp.sum(weights, axis=2, keepdims=True)
     weights = weights.astype(values.dtype)
-    read = _product(values, weights) * inverse
+    read = _batched_matrix_product(values, weights) * inverse
     return read.astype(values.dtype), (queries, keys, values, mask, weights, inverse, tanh, read)
 
 
-def _backward(cap: float, saved: tuple, gradient: Float[Array, "B K h N"]) -> tuple:
+def _attention_rows_backward(cap: float, saved: tuple, gradient: Float[Array, "B K h N"]) -> tuple:
     queries, keys, values, _, weights, inverse, tanh, read = saved
     # As in `_heads_backward`, `share` is the mean that the softmax's derivative subtracts. The
     # saved weights are not normalized: the factor `inverse` goes into the smaller arrays instead.
     full = gradient.astype(jnp.float32)
     share = jnp.sum(full * read, axis=2, keepdims=True) * inverse
     scaled = (full * inverse).astype(values.dtype)
-    d_logits = weights.astype(jnp.float32) * (_product(_swap(values), scaled) - share)
+    d_logits = weights.astype(jnp.float32) * (
+        _batched_matrix_product(_transpose_matrices(values), scaled) - share
+    )
     if cap:
         d_logits = d_logits * (1.0 - jnp.square(tanh))
     d_logits = d_logits.astype(keys.dtype)
-    d_queries = _product(_swap(keys), d_logits).astype(queries.dtype)
-    d_keys = _product(d_logits, _swap(queries)).astype(keys.dtype)
-    d_values = _swap(_product(weights, _swap(scaled))).astype(values.dtype)
+    d_queries = _batched_matrix_product(_transpose_matrices(keys), d_logits).astype(queries.dtype)
+    d_keys = _batched_matrix_product(d_logits, _transpose_matrices(queries)).astype(keys.dtype)
+    d_values = _transpose_matrices(
+        _batched_matrix_product(weights, _transpose_matrices(scaled))
+    ).astype(values.dtype)
     return d_queries, d_keys, d_values, None
 
 
-_rows.defvjp(_forward, _backward)
+_attention_by_rows.defvjp(_attention_rows_forward, _attention_rows_backward)
 
 
-def _product(a: Float[Array, "B K M J"], b: Float[Array, "B K J N"]) -> Float[Array, "B K M N"]:
+def _batched_matrix_product(
+    a: Float[Array, "B K M J"], b: Float[Array, "B K J N"]
+) -> Float[Array, "B K M N"]:
     dims = (((3,), (2,)), ((0, 1), (0, 1)))
     return jax.lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
 
 
-def _swap(x: Float[Array, "B K M N"]) -> Float[Array, "B K N M"]:
+def _transpose_matrices(x: Float[Array, "B K M N"]) -> Float[Array, "B K N M"]:
     return jnp.swapaxes(x, 2, 3)

@@ -57,7 +57,9 @@ class Member:
         except FileNotFoundError:
             raise
         except _UNREADABLE as error:
-            raise ValueError(f"{self.path}: {self.file} is damaged: {_reason(error)}.") from None
+            raise ValueError(
+                f"{self.path}: {self.file} is damaged: {_npz_error_reason(error)}."
+            ) from None
 
 
 def read_members(path: Path) -> dict[str, Member]:
@@ -78,12 +80,12 @@ def read_members(path: Path) -> dict[str, Member]:
                 if entry.file_size > _MAX_RATIO * entry.compress_size + _MAX_RATIO:
                     raise ValueError(f"{name} cannot have the {entry.file_size} bytes it states")
                 with archive.open(entry) as file:
-                    shape, dtype = _header(file, entry.file_size)
+                    shape, dtype = _read_npy_header(file, entry.file_size)
                 members[name] = Member(path, entry.filename, shape, dtype)
     except FileNotFoundError:
         raise
     except _UNREADABLE as error:
-        raise ValueError(f"{path} must be an .npz file: {_reason(error)}.") from None
+        raise ValueError(f"{path} must be an .npz file: {_npz_error_reason(error)}.") from None
     return members
 
 
@@ -95,16 +97,16 @@ def read_npy(path: Path) -> np.ndarray:
     """
     try:
         with path.open("rb") as file:
-            _header(file, path.stat().st_size)
+            _read_npy_header(file, path.stat().st_size)
             file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise
     except _UNREADABLE as error:
-        raise ValueError(f"{path} must be an .npy file: {_reason(error)}.") from None
+        raise ValueError(f"{path} must be an .npy file: {_npz_error_reason(error)}.") from None
 
 
-def _header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
+def _read_npy_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
     """Returns shape and type of the array that begins here and has `size` bytes with its header."""
     old = np.lib.format.read_magic(file) == (1, 0)
     read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
@@ -119,7 +121,7 @@ def _header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def _reason(error: Exception) -> str:
+def _npz_error_reason(error: Exception) -> str:
     # Of a header that is no Python, NumPy shows all of it.
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -89,7 +89,7 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
       ValueError: if the copies do not divide the devices, or the torus of these TPUs.
     """
     devices = list(devices if devices is not None else jax.devices())
-    slices = len(_slices(devices))
+    slices = len(_device_slice_indices(devices))
     num_replicas = math.lcm(num_replicas, slices)
     if len(devices) % num_replicas:
         raise ValueError(
@@ -103,7 +103,9 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
             return Mesh(mesh_utils.create_device_mesh(shape, devices), AXES)
         # A copy has whole axes of the torus: of 16x16 chips that is 16, and 32 would be two halves.
         except NotImplementedError:
-            accepted = ", ".join(str(n) for n in range(1, len(devices) + 1) if _splits(devices, n))
+            accepted = ", ".join(
+                str(n) for n in range(1, len(devices) + 1) if _is_torus_divisible(devices, n)
+            )
             raise ValueError(
                 f"num_replicas must be one of {accepted} on these {len(devices)} TPUs, whose torus "
                 f"has no other equal parts, got {num_replicas}."
@@ -142,7 +144,7 @@ def splits_weights(params: Any, mesh: Mesh | AbstractMesh) -> bool:
     return 2 * num_split > sum(leaf.size for leaf in leaves)
 
 
-def _splits(devices: Sequence[Any], num_replicas: int) -> bool:
+def _is_torus_divisible(devices: Sequence[Any], num_replicas: int) -> bool:
     """Returns whether the torus of some TPUs has so many equal parts of whole axes."""
     if len(devices) % num_replicas:
         return False
@@ -153,7 +155,7 @@ def _splits(devices: Sequence[Any], num_replicas: int) -> bool:
     return True
 
 
-def _slices(devices: Iterable[Any]) -> set[int]:
+def _device_slice_indices(devices: Iterable[Any]) -> set[int]:
     # A GPU's slice index only names its host, and all hosts share one network: GPUs count as one
     # slice. A TPU chip that is only compiled for has no index if there is just one slice.
     return {getattr(d, "slice_index", 0) if d.platform == "tpu" else 0 for d in devices}
@@ -162,7 +164,7 @@ def _slices(devices: Iterable[Any]) -> set[int]:
 @functools.cache
 def num_slices(mesh: Mesh | AbstractMesh) -> int:
     """Returns the number of TPU slices that a mesh spans; 1 if its devices are not TPUs."""
-    return len(_slices(mesh.devices.flat)) if isinstance(mesh, Mesh) else 1
+    return len(_device_slice_indices(mesh.devices.flat)) if isinstance(mesh, Mesh) else 1
 
 
 def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh | AbstractMesh) -> P:
@@ -185,12 +187,12 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh | Abstr
     within = (FSDP,) if num_slices(mesh) > 1 else (FSDP, REPLICA)
     within = [axis for axis in within if axis in mesh.shape]
     for axis in sorted(within, key=lambda axis: -mesh.shape[axis]):
-        if mesh.shape[axis] > 1 and _fits(shape[-2], mesh.shape[axis]):
+        if mesh.shape[axis] > 1 and _fills_weight_tiles(shape[-2], mesh.shape[axis]):
             return P(*(axis if dim == len(shape) - 2 else None for dim in range(len(shape))))
     return P()
 
 
-def _fits(rows: int, parts: int) -> bool:
+def _fills_weight_tiles(rows: int, parts: int) -> bool:
     """Returns whether the parts would be equal, and fill whole tiles up to a little padding."""
     if rows % parts:
         return False
@@ -287,11 +289,11 @@ def gather_weight(part: Float[Array, "*R C"], dtype: DTypeLike) -> Float[Array, 
         return part  # A vector is never split: it was gathered before, with those of all layers.
     split = tuple(axis for axis in axes if axis in varying)
     copied = tuple(axis for axis in axes if axis not in split)
-    return _gather(part, dtype if part.ndim > 1 else part.dtype, split, copied)
+    return _gather_weight_part(part, dtype if part.ndim > 1 else part.dtype, split, copied)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _gather(
+def _gather_weight_part(
     part: Array, dtype: DTypeLike, split: tuple[str, ...], copied: tuple[str, ...]
 ) -> Array:
     weight = part.astype(dtype)
@@ -303,7 +305,7 @@ def _gather(
 
 
 def _gather_forward(part: Array, dtype: DTypeLike, split: tuple, copied: tuple) -> tuple:
-    return _gather(part, dtype, split, copied), None
+    return _gather_weight_part(part, dtype, split, copied), None
 
 
 def _gather_backward(
@@ -319,7 +321,7 @@ def _gather_backward(
     return (jax.lax.psum(gradient, copied) if copied else gradient,)
 
 
-_gather.defvjp(_gather_forward, _gather_backward)
+_gather_weight_part.defvjp(_gather_forward, _gather_backward)
 
 
 def pvary(x: Array) -> Array:

@@ -62,7 +62,11 @@ def load(
     """
     from parcel.studies import load_named_study
 
-    return load_named_study(None if config is None else str(config), _words(overrides), _uri(store))
+    return load_named_study(
+        None if config is None else str(config),
+        _override_words(overrides),
+        _store_or_default_uri(store),
+    )
 
 
 def run(
@@ -115,7 +119,7 @@ def run(
             f"{', '.join(overrides)} must be given to parcel.load, got it beside a study that is "
             f"loaded."
         )
-    opened = open_store(_uri(store))
+    opened = open_store(_store_or_default_uri(store))
     keep_server(opened)
     request = RunRequest(
         config=config, until=until, rebuild=tuple(rebuild), approve=approve, failed=failed
@@ -172,7 +176,7 @@ def sweep(
         check_values(Sweep, add, "sweep"),
         check_values(SweepLimits, dict(when or {}), "sweep"),
     )
-    opened, words = open_store(_uri(store)), _words(overrides or {})
+    opened, words = open_store(_store_or_default_uri(store)), _override_words(overrides or {})
     # Refuses before anything has started.
     sweep_run = sweep_of_form(study, opened, words, sweep_and_limits[0])
     for line in sweep_run.describe_redundant_settings():
@@ -276,7 +280,7 @@ def _describe_failure(name: str, store: "Store") -> str:
     return f"the run of {name} failed: {ends or 'its last lines say why'}"
 
 
-def _words(overrides: Mapping[str, Any]) -> list[str]:
+def _override_words(overrides: Mapping[str, Any]) -> list[str]:
     """Returns overrides as a command line has them, with values in YAML."""
     from infra.yaml_text import dump_yaml
 
@@ -290,12 +294,12 @@ def _store_of(run: str, store: str | None) -> "Store":
     from flows.lookup.open_store import open_existing_store
     from parcel.studies import mention_larger_run
 
-    opened = open_existing_store(_uri(store))
+    opened = open_existing_store(_store_or_default_uri(store))
     mention_larger_run(opened, run)
     return opened
 
 
-def _uri(store: str | None) -> str:
+def _store_or_default_uri(store: str | None) -> str:
     """Returns the store that a command would take."""
     from parcel.studies import DEFAULT_STORE
 

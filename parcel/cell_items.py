@@ -80,7 +80,7 @@ class CellItem:
         return f"{self.id}: {self.prompt!r} accepts {', '.join(self.answers)}; answered {said}"
 
     def _repr_html_(self) -> str:
-        return _html([self._card], [*self.predictions])
+        return _cell_items_html([self._card], [*self.predictions])
 
 
 class CellItems(Sequence[CellItem]):
@@ -134,10 +134,10 @@ class CellItems(Sequence[CellItem]):
     def __getitem__(self, index: int | slice) -> CellItem | list[CellItem]:
         """Returns an item; its row and its record are read now."""
         if isinstance(index, slice):
-            return [self._read(item) for item in self._items[index]]
-        return self._read(self._items[index])
+            return [self._read_cell_item(item) for item in self._items[index]]
+        return self._read_cell_item(self._items[index])
 
-    def _read(self, item: ScoredItem) -> CellItem:
+    def _read_cell_item(self, item: ScoredItem) -> CellItem:
         return CellItem(self._cards, self._data, self._column, item)
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -168,10 +168,13 @@ class CellItems(Sequence[CellItem]):
 
     def _repr_html_(self) -> str:
         more = f"<p>and {len(self) - _SHOWN} more</p>" if len(self) > _SHOWN else ""
-        return _html([item._card for item in self[:_SHOWN]], [*self._column.artifacts]) + more
+        return (
+            _cell_items_html([item._card for item in self[:_SHOWN]], [*self._column.artifacts])
+            + more
+        )
 
 
-def _html(cards: Sequence[Card], seeds: Sequence[int]) -> str:
+def _cell_items_html(cards: Sequence[Card], seeds: Sequence[int]) -> str:
     """Returns items as an HTML table: picture, question with accepted answers, answer by seed."""
     head = "".join(f"<th>seed {seed}</th>" for seed in seeds)
     return (

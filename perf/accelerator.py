@@ -108,8 +108,12 @@ def measure_train(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per batch, remat and budget: time, MFU and memory of an update."""
     mesh = make_mesh()
     models = [dataclasses.replace(request.model, remat=remat) for remat in request.remats]
-    combos = [(m, _recipe(request, size)) for size in request.batches for m in models]
-    state = make_state(request.model, _params(request.model, jnp.float32), combos[0][1], mesh)
+    combos = [
+        (m, _benchmark_train_config(request, size)) for size in request.batches for m in models
+    ]
+    state = make_state(
+        request.model, _random_benchmark_params(request.model, jnp.float32), combos[0][1], mesh
+    )
     # The compiler works on the host while the devices run what is compiled: programs of the next
     # combination are compiled in a thread meanwhile, as many at a time as there are cores.
     shapes = abstract_state(request.model, combos[0][1], mesh)
@@ -135,7 +139,7 @@ def measure_train(request: MeasurementRequest) -> Iterator[Row]:
             batch = train_batch(model, train.batch_size, request.text_len)
             for budget in request.at:
                 bucket = budgets.bucket_of(model, budget).size
-                row = row | {"budget": budget, **_memory(step.program(bucket))}
+                row = row | {"budget": budget, **_program_memory_row(step.program(bucket))}
                 if reason := _why_left_out(request, row):
                     yield row | {"left_out": reason}
                     continue
@@ -148,18 +152,18 @@ def measure_train(request: MeasurementRequest) -> Iterator[Row]:
                 timing = time_in_turns({"": update}, request.rounds)[""]
                 prompt = Modality(name="prompt", num_images=1, text_tokens=request.text_len)
                 flops = update_flops(model, budget, prompt, train.batch_size)
-                yield row | _figures(timing, flops, train.batch_size) | _peak()
+                yield row | _timing_row(timing, flops, train.batch_size) | _peak_memory_row()
 
 
 def measure_prefill(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per number of prompts and budget, and per budget of video clips."""
     cfg = request.model
-    params = _params(cfg, _dtype(cfg))
+    params = _random_benchmark_params(cfg, _benchmark_dtype(cfg))
     runs = [(rows, 1, budget) for rows in request.rows for budget in request.at]
     runs += [(request.clips, _FRAMES, budget) for budget in request.extremes if request.clips]
 
     def compiled(rows: int, images: int, budget: int) -> tuple[Any, vlm.Prompt]:
-        prompt = _prompt(cfg, rows, request.text_len, images)
+        prompt = _benchmark_prompt(cfg, rows, request.text_len, images)
         return prefill_program(cfg).lower(params, prompt, exact_slots(cfg, budget)), prompt
 
     # Compiled on all cores, timed one after the other: each is timed as soon as it is there.
@@ -170,7 +174,12 @@ def measure_prefill(request: MeasurementRequest) -> Iterator[Row]:
             runs, lowered, programs, strict=True
         ):
             what = "video" if images > 1 else "prefill"
-            row: Row = {"part": what, "batch": rows, "budget": budget, **_memory(program)}
+            row: Row = {
+                "part": what,
+                "batch": rows,
+                "budget": budget,
+                **_program_memory_row(program),
+            }
             if reason := _why_left_out(request, row):
                 yield row | {"left_out": reason}
                 continue
@@ -178,14 +187,14 @@ def measure_prefill(request: MeasurementRequest) -> Iterator[Row]:
             timing = time_in_turns({"": run}, request.rounds)[""]
             modality = Modality(name=what, num_images=images, text_tokens=request.text_len)
             flops = rows * prefill_flops(cfg, budget, modality).total
-            yield row | _figures(timing, flops, rows) | _peak()
+            yield row | _timing_row(timing, flops, rows) | _peak_memory_row()
 
 
 def measure_token(request: MeasurementRequest) -> Iterator[Row]:
     """Yields a row per budget: time of one more token of the most prompts at a time."""
     cfg, rows = request.model, max(request.rows)
-    params = _params(cfg, _dtype(cfg))
-    prompt = _prompt(cfg, rows, request.text_len)
+    params = _random_benchmark_params(cfg, _benchmark_dtype(cfg))
+    prompt = _benchmark_prompt(cfg, rows, request.text_len)
     for budget in request.extremes:
         row: Row = {"part": "token", "batch": rows, "budget": budget}
         if time.time() > request.until:
@@ -207,7 +216,7 @@ def measure_token(request: MeasurementRequest) -> Iterator[Row]:
         first, last = time_in_turns(runs, request.rounds).values()
         seconds = max(last.wall - first.wall, 0.0) / (request.num_tokens - 1)
         timing = Timing(wall=seconds, cpu=0.0, noise=last.noise)
-        yield row | _figures(timing, None, rows) | _peak()
+        yield row | _timing_row(timing, None, rows) | _peak_memory_row()
 
 
 def train_stage(request: MeasurementRequest, folder: Path) -> Iterator[Row]:
@@ -217,7 +226,7 @@ def train_stage(request: MeasurementRequest, folder: Path) -> Iterator[Row]:
     """
     began = time.monotonic()
     cfg = shallow(request.model)
-    train = _recipe(request, request.batches[0])
+    train = _benchmark_train_config(request, request.batches[0])
     mesh = make_mesh()
     programs = StepPrograms(cfg, train, mesh)
     with contextlib.closing(ResumePoints(folder)) as points:
@@ -225,7 +234,7 @@ def train_stage(request: MeasurementRequest, folder: Path) -> Iterator[Row]:
         state: State
         start, state, _ = restored or (
             0,
-            make_state(cfg, _params(cfg, jnp.float32), train, mesh),
+            make_state(cfg, _random_benchmark_params(cfg, jnp.float32), train, mesh),
             {},
         )
         for update in range(start, _STAGE_UPDATES):
@@ -244,12 +253,14 @@ def train_stage(request: MeasurementRequest, folder: Path) -> Iterator[Row]:
 
 def chip_programs() -> Iterator[tuple[str, TrainProgram | PromptProgram]]:
     """Yields name and program of all that one chip is timed with, but for the part `stage`."""
-    request = _request(_parser().parse_args([]))
+    request = _measurement_request(_measurement_parser().parse_args([]))
     for size, remat in itertools.product(request.batches, request.remats):
         model = dataclasses.replace(request.model, remat=remat)
         for budget in request.at:
             tokens = budgets.bucket_of(model, budget).size
-            train = dataclasses.replace(_recipe(request, size).program, budgets=None)
+            train = dataclasses.replace(
+                _benchmark_train_config(request, size).program, budgets=None
+            )
             program = TrainProgram(model=model, train=train, tokens=tokens)
             yield f"train {remat}, batch {size}, {tokens} tokens", program
     prompt = functools.partial(PromptProgram, model=request.model, text_len=request.text_len)
@@ -284,10 +295,12 @@ def compare_stages(words: Sequence[str]) -> Iterator[Row]:
     #   killed   1 2 3 ✗          SIGKILL once the state is saved
     #   resumed        4 5 6      the same digest?
     with tempfile.TemporaryDirectory() as folder:
-        whole = [*_child(words, "stage", "--folder", f"{folder}/whole")]
-        again = [*_child(words, "stage", "--folder", f"{folder}/again")]
-        killed = [*_child(words, "stage", "--folder", f"{folder}/killed", kill_at="saved")]
-        resumed = [*_child(words, "stage", "--folder", f"{folder}/killed")]
+        whole = [*_measure_part_in_child(words, "stage", "--folder", f"{folder}/whole")]
+        again = [*_measure_part_in_child(words, "stage", "--folder", f"{folder}/again")]
+        killed = [
+            *_measure_part_in_child(words, "stage", "--folder", f"{folder}/killed", kill_at="saved")
+        ]
+        resumed = [*_measure_part_in_child(words, "stage", "--folder", f"{folder}/killed")]
     ends = [rows[-1] if rows else {} for rows in (whole, again, killed, resumed)]
     problem = next((end["left_out"] for end in ends if "left_out" in end), "")
     if problem:
@@ -303,7 +316,9 @@ def compare_stages(words: Sequence[str]) -> Iterator[Row]:
     }
 
 
-def _child(words: Sequence[str], part: str, *more: str, kill_at: str = "") -> Iterator[Row]:
+def _measure_part_in_child(
+    words: Sequence[str], part: str, *more: str, kill_at: str = ""
+) -> Iterator[Row]:
     """Yields the rows that a part prints in a process of its own; the devices are then free again.
 
     Args:
@@ -362,7 +377,7 @@ def tables(report: Row) -> str:
     return "\n".join(lines)
 
 
-def _recipe(request: MeasurementRequest, batch_size: int) -> TrainConfig:
+def _benchmark_train_config(request: MeasurementRequest, batch_size: int) -> TrainConfig:
     return TrainConfig(
         batch_size=batch_size,
         text_len=request.text_len,
@@ -372,11 +387,11 @@ def _recipe(request: MeasurementRequest, batch_size: int) -> TrainConfig:
     )
 
 
-def _dtype(cfg: ModelConfig) -> Any:
+def _benchmark_dtype(cfg: ModelConfig) -> Any:
     return jnp.bfloat16 if cfg.dtype == "bfloat16" else jnp.float32
 
 
-def _params(cfg: ModelConfig, dtype: Any) -> vlm.Params:
+def _random_benchmark_params(cfg: ModelConfig, dtype: Any) -> vlm.Params:
     """Returns small random parameters on all devices; their values do not matter."""
 
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -385,7 +400,9 @@ def _params(cfg: ModelConfig, dtype: Any) -> vlm.Params:
     return shard_tree(jax.tree.map(draw, vlm.abstract_params(cfg)), make_mesh())
 
 
-def _prompt(cfg: ModelConfig, rows: int, text_len: int, num_images: int = 1) -> vlm.Prompt:
+def _benchmark_prompt(
+    cfg: ModelConfig, rows: int, text_len: int, num_images: int = 1
+) -> vlm.Prompt:
     fields = prompts(cfg, rows, text_len, num_images)._asdict()
     present = {name: array for name, array in fields.items() if array is not None}
     # One row is on one device: it is the time to the first token that counts there.
@@ -394,7 +411,7 @@ def _prompt(cfg: ModelConfig, rows: int, text_len: int, num_images: int = 1) -> 
     return vlm.Prompt(**shard_batch(present, make_mesh()))
 
 
-def _memory(program: jax.stages.Compiled) -> Row:
+def _program_memory_row(program: jax.stages.Compiled) -> Row:
     """Returns the peak memory of a program on one device, by the compiler."""
     memory = program.memory_analysis()
     return {"compiled_gib": round(memory.peak_memory_in_bytes / _GIB, 3)} if memory else {}
@@ -407,7 +424,7 @@ def _why_left_out(request: MeasurementRequest, row: Row) -> str:
     return "out of time" if time.time() > request.until else ""
 
 
-def _peak() -> Row:
+def _peak_memory_row() -> Row:
     """Returns the most that the first device held since the process began, if it counts that."""
     stats = jax.devices()[0].memory_stats() or {}
     peak = stats.get("peak_bytes_in_use")
@@ -420,7 +437,7 @@ def _device_gib() -> float:
     return stats.get("bytes_limit", float("inf")) / _GIB
 
 
-def _figures(timing: Timing, flops: float | None, rows: int) -> Row:
+def _timing_row(timing: Timing, flops: float | None, rows: int) -> Row:
     peak = peak_tflops(jax.devices())
     rate = None if flops is None else flops / timing.wall / 1e12
     return {
@@ -432,7 +449,7 @@ def _figures(timing: Timing, flops: float | None, rows: int) -> Row:
     }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _measurement_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -458,7 +475,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _request(args: argparse.Namespace) -> MeasurementRequest:
+def _measurement_request(args: argparse.Namespace) -> MeasurementRequest:
     connector = ConnectorConfig(kind=args.connector)
     model = dataclasses.replace(MODEL_SIZES[args.size](connector), dtype=args.dtype)
     buckets = [bucket.size for bucket in budgets.buckets(model)]
@@ -479,11 +496,11 @@ def _request(args: argparse.Namespace) -> MeasurementRequest:
 def main(words: Sequence[str] | None = None) -> None:
     """Measures the parts in turn, and prints each row as soon as there is one."""
     words = sys.argv[1:] if words is None else words
-    args = _parser().parse_args(words)
+    args = _measurement_parser().parse_args(words)
     if args.tables:
         print(tables(json.loads(args.tables.read_text())))
         return
-    request = _request(args)
+    request = _measurement_request(args)
     if args.only:
         rows = {
             "stage": functools.partial(train_stage, folder=args.folder),
@@ -510,7 +527,9 @@ def main(words: Sequence[str] | None = None) -> None:
     }
     words = [*words, "--until", str(request.until)]
     for part in args.parts:
-        for row in compare_stages(words) if part == "stage" else _child(words, part):
+        for row in (
+            compare_stages(words) if part == "stage" else _measure_part_in_child(words, part)
+        ):
             if "device" in row:
                 report["device"] = row["device"]
                 continue

@@ -83,7 +83,9 @@ class AttentionKernel:
         args = shape(self.num_heads), keys, keys, mask
         # Libraries ask the default device which kernels it has.
         with traced_for(mesh), jax.default_device(devices_of(topology)[0]):
-            lowered = jax.jit(_gradients_of(self) if self.backward else _kernel(self)).lower(*args)
+            lowered = jax.jit(
+                _gradients_of(self) if self.backward else _benchmark_attention_kernel(self)
+            ).lower(*args)
         return LoweredProgram(lowered, topology.one_chip, 1, {})
 
 
@@ -112,7 +114,7 @@ def attention_programs() -> list[tuple[str, AttentionKernel]]:
 
 
 def _gradients_of(program: AttentionKernel) -> Any:
-    kernel = _kernel(program)
+    kernel = _benchmark_attention_kernel(program)
 
     def loss(queries: Array, keys: Array, values: Array, mask: Array) -> Array:
         return jnp.sum(kernel(queries, keys, values, mask).astype(jnp.float32))
@@ -120,11 +122,11 @@ def _gradients_of(program: AttentionKernel) -> Any:
     return jax.grad(loss, argnums=(0, 1, 2))
 
 
-def _kernel(program: AttentionKernel) -> _Kernel:
+def _benchmark_attention_kernel(program: AttentionKernel) -> _Kernel:
     library, _, name = program.implementation.partition(" ")
     name = name.removesuffix(", without cap")
     if library == "ours":
-        return functools.partial(_ours, cap=program.cap)
+        return functools.partial(_our_attention_kernel, cap=program.cap)
     if library == "jax.nn":
         return lambda q, k, v, mask: jax.nn.dot_product_attention(
             q,
@@ -139,7 +141,7 @@ def _kernel(program: AttentionKernel) -> _Kernel:
     )
 
 
-def _ours(
+def _our_attention_kernel(
     queries: Float[Array, "B N H h"],
     keys: Float[Array, "B S K h"],
     values: Float[Array, "B S K h"],

@@ -240,7 +240,7 @@ def measure_prepare(
                 )
         if len({cost.digest for runs in costs.values() for cost in runs}) != 1:
             raise RuntimeError(f"{num_pictures} pictures gave different bytes in different runs")
-        graph, pool = (_summary(costs[program]) for program in PREPARE_PROGRAMS)
+        graph, pool = (_summarize_prepare_runs(costs[program]) for program in PREPARE_PROGRAMS)
         figures = [f"{graph.wall:.1f}", f"{pool.wall:.1f}", f"{pool.wall / graph.wall:.2f}"]
         figures += [f"{graph.cpu:.1f}", f"{pool.cpu:.1f}", f"{pool.cpu / graph.cpu:.2f}"]
         figures += [f"{cost.memory / 2**20:.0f}" for cost in (graph, pool)]
@@ -250,7 +250,7 @@ def measure_prepare(
     yield aligned_table(header, rows)
 
 
-def _summary(costs: Sequence[RunCost]) -> RunCost:
+def _summarize_prepare_runs(costs: Sequence[RunCost]) -> RunCost:
     return RunCost(
         wall=min(cost.wall for cost in costs),
         cpu=statistics.median(cost.cpu for cost in costs),

@@ -38,10 +38,10 @@ def time_in_turns(programs: Mapping[str, Callable[[], object]], rounds: int) -> 
             wall, cpu = time.perf_counter(), time.process_time()
             jax.block_until_ready(programs[name]())
             runs[name].append((time.perf_counter() - wall, time.process_time() - cpu))
-    return {name: _timing(counted[1:]) for name, counted in runs.items()}
+    return {name: _timing_of_runs(counted[1:]) for name, counted in runs.items()}
 
 
-def _timing(runs: Sequence[tuple[float, float]]) -> Timing:
+def _timing_of_runs(runs: Sequence[tuple[float, float]]) -> Timing:
     walls, cpus = zip(*runs, strict=True)
     middle = statistics.median(walls)
     spread = 0.0

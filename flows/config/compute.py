@@ -153,9 +153,9 @@ class ComputeConfig:
                 f"takes whole GPUs, got {self.cells_per_gpu} and {self.cell_processes}."
             )
         for what in ("stage", "cell"):
-            self._check_processes(what)
+            self._check_compute_processes(what)
 
-    def _check_processes(self, what: str) -> None:
+    def _check_compute_processes(self, what: str) -> None:
         processes: int | None = getattr(self, f"processes_per_{what}")
         gpus: int | None = getattr(self, f"gpus_per_{what}")
         self._check_hosts(what, processes, gpus)
@@ -302,7 +302,7 @@ class ComputeConfig:
     def of_stage(self) -> dict[str, Any]:
         """Resources for Stage 1, as arguments of `graph.Job`."""
         processes = self.stage_processes
-        return self._resources(
+        return self._job_resources(
             processes, self.cpus_per_stage, self._gpus_of(self.gpus_per_stage, processes)
         )
 
@@ -318,7 +318,7 @@ class ComputeConfig:
 
     def _resources_of_cell(self, processes: int) -> dict[str, Any]:
         gpus = self._gpus_of(self.gpus_per_cell, processes) / self.cells_per_gpu
-        return self._resources(processes, self.cpus_per_cell, gpus)
+        return self._job_resources(processes, self.cpus_per_cell, gpus)
 
     def _gpus_of(self, stated: int | None, processes: int) -> float:
         if stated is not None:
@@ -326,7 +326,7 @@ class ComputeConfig:
         has_hosts = processes > 1 and self.launcher and self.chips is not None
         return self.chips.chips_per_host if has_hosts and self.chips is not None else 1
 
-    def _resources(self, processes: int, cpus: int, gpus: float) -> dict[str, Any]:
+    def _job_resources(self, processes: int, cpus: int, gpus: float) -> dict[str, Any]:
         launcher, (command, options) = self.launcher or "", self._launched_by
         if command in ("ray", "tpu-vm") and processes > 1:
             # The step itself computes nothing: its member processes have what they need elsewhere.

@@ -81,7 +81,7 @@ def with_family(part: str, stated: Mapping[str, Any], field: str = "") -> dict[s
         sizes = families[family].sizes
         return {**sizes[name if name in sizes else next(iter(sizes))], **stated, "family": family}
     sizes = [size for facts in families.values() for size in facts.sizes]
-    hint = did_you_mean(name, _names(part), cutoff=0.5) or "."
+    hint = did_you_mean(name, _family_and_size_names(part), cutoff=0.5) or "."
     raise ValueError(
         f"{field or f'model.{part}.family'} must be a family, {', '.join(families)}, or a "
         f"published size, {', '.join(sizes)}, got {name!r}{hint}"
@@ -121,7 +121,14 @@ def check_backbone_name(name: str, stated: Mapping[str, Any]) -> None:
     """
     if parts_of_name(name) or (stated.get("model") if "+" in name else stated):
         return
-    names = [DEFAULT_PAIR, *(f"{v}+{t}" for v in _names("vision") for t in _names("text"))]
+    names = [
+        DEFAULT_PAIR,
+        *(
+            f"{v}+{t}"
+            for v in _family_and_size_names("vision")
+            for t in _family_and_size_names("text")
+        ),
+    ]
     hint = did_you_mean(name, names) or "."
     raise ValueError(
         f"backbones.{name} must state its model, or be named {DEFAULT_PAIR} or VISION+TEXT, a "
@@ -174,7 +181,7 @@ def with_backbone_parts(
     return model
 
 
-def _names(part: str) -> list[str]:
+def _family_and_size_names(part: str) -> list[str]:
     families = FAMILIES_BY_PART[part]
     return [*families, *(size for facts in families.values() for size in facts.sizes)]
 

@@ -96,9 +96,9 @@ def normalise(stated: Values) -> Values:
         px = values["model"]["vision"].get("image_px", px)
     values["prepare"] = {"image_px": px, **values.get("prepare", {})}
     if "sources" in values:
-        values["sources"] = tuple(_with_image_px(source, px) for source in values["sources"])
+        values["sources"] = tuple(_with_prepare_px(source, px) for source in values["sources"])
     if watch := values.get("watch"):
-        sources = tuple(_with_image_px(source, px) for source in watch.get("sources", ()))
+        sources = tuple(_with_prepare_px(source, px) for source in watch.get("sources", ()))
         values["watch"] = {**watch, "sources": sources}
     values["transfers"] = _with_recipes(transfers, px, ("transfers",))
     return values
@@ -171,9 +171,9 @@ def _normalised_resolution(
       field: config key of the values, for errors.
     """
     px = resolution.get("image_px", Stage2Config.image_px)
-    values = _with_image_px(resolution, px).copy()
+    values = _with_prepare_px(resolution, px).copy()
     if (sources := values.get("sources")) is not None:
-        values["sources"] = tuple(_with_image_px(source, px) for source in sources)
+        values["sources"] = tuple(_with_prepare_px(source, px) for source in sources)
     transfers = _merge_transfers(base, values.get("transfers") or {})
     values["transfers"] = _with_recipes(transfers, px, (*field, "transfers"))
     return values
@@ -303,7 +303,7 @@ def _merge_values(base: Any, changes: Any) -> Any:
     return merged
 
 
-def _with_image_px(owner: Values, px: int) -> Values:
+def _with_prepare_px(owner: Values, px: int) -> Values:
     """Returns a source, transfer or Stage 2 with the image size in a `prepare` it states."""
     if (prepare := owner.get("prepare")) is None:
         return owner  # It takes the study's.
@@ -323,7 +323,7 @@ def _with_recipes(transfers: Values, px: int, field: tuple[str | int, ...]) -> V
     return {
         name: None
         if transfer is None  # Stage 2 leaves the benchmark out.
-        else _with_image_px(_with_recipe(name, transfer, transfers, px, field), px)
+        else _with_prepare_px(_with_recipe(name, transfer, transfers, px, field), px)
         for name, transfer in transfers.items()
     }
 

@@ -89,7 +89,7 @@ def connector_reference(field: str, connector: str) -> str:
     try:
         connector_class(name)
     except ValueError as error:
-        raise ValueError(f"{field}: {error}{_place(name)}") from None
+        raise ValueError(f"{field}: {error}{_source_line_of_reference(name)}") from None
     return name
 
 
@@ -112,7 +112,7 @@ def offered_connectors() -> list[str]:
     return [*KINDS, *entry_points(CONNECTORS)]
 
 
-def _place(reference: str) -> str:
+def _source_line_of_reference(reference: str) -> str:
     """Returns where a class begins, as " (/home/me/mine.py:12)"; "" if it cannot be told."""
     try:
         found = load_reference(reference)

@@ -98,7 +98,7 @@ def limit_variables(
         _RUNNER: "any" if any_runner else "own",
     }
     if roots:
-        variables[_ROOTS] = json.dumps([_whole(str(root)) for root in roots])
+        variables[_ROOTS] = json.dumps([_resolve_served_path(str(root)) for root in roots])
     return variables
 
 
@@ -144,7 +144,9 @@ def limits_of(deployment: Mapping[str, Any]) -> Limits:
         `PREFECT_HOME`.
     """
     store = str((deployment.get("parameters") or {}).get("store", ".parcel"))
-    narrowest = Limits(store=_canonical(store), any_runner=False, roots=(_whole(store),))
+    narrowest = Limits(
+        store=_canonical_store_uri(store), any_runner=False, roots=(_resolve_served_path(store),)
+    )
     served = _saved_limits(narrowest)
     if not deployment.get("work_pool_name"):
         return served or narrowest
@@ -173,7 +175,7 @@ def _limits_in(stated: Any, narrowest: Limits) -> Limits | None:
         return None
 
 
-def _canonical(store: str) -> str:
+def _canonical_store_uri(store: str) -> str:
     try:
         return canonical_uri(store)
     except ValueError:
@@ -259,7 +261,7 @@ def check_served_path(field: str, path: str | Path) -> None:
         return
     if "\0" in str(path):
         raise ConfigError(f"{field} must be a path, got {str(path)!r}.")
-    place = PurePosixPath(_whole(str(path)))
+    place = PurePosixPath(_resolve_served_path(str(path)))
     if not any(place.is_relative_to(root) for root in limits.roots):
         raise ConfigError(
             f"{field} must lie below {' or '.join(limits.roots)} where a run is started from the "
@@ -268,7 +270,7 @@ def check_served_path(field: str, path: str | Path) -> None:
         )
 
 
-def _whole(path: str) -> str:
+def _resolve_served_path(path: str) -> str:
     """Returns a path, or an address in a bucket, out of which neither `..` nor a link leads."""
     if path.startswith(BUCKET_SCHEME):
         scheme, separator, place = path.partition("://")

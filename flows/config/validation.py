@@ -35,10 +35,10 @@ def partial_adapter(kind: type[Any]) -> Any:
 
         StageConfig, {name: own, train: {epochs: "3"}}   ─▶   {name: "own", train: {epochs: 3.0}}
     """
-    return strict_adapter(_partial(kind))
+    return strict_adapter(_partial_config_type(kind))
 
 
-def _partial(kind: Any) -> Any:
+def _partial_config_type(kind: Any) -> Any:
     """Returns a type, with a mapping of some of its fields in the place of each dataclass in it."""
     if dataclasses.is_dataclass(kind):
         return _partial_dataclass(kind)
@@ -46,12 +46,12 @@ def _partial(kind: Any) -> Any:
     if origin in (None, typing.Literal):
         return kind
     if origin is Annotated:
-        return Annotated[_partial(args[0]), *args[1:]]
+        return Annotated[_partial_config_type(args[0]), *args[1:]]
     if origin in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, map(_partial, args))
+        return functools.reduce(operator.or_, map(_partial_config_type, args))
     if origin is dict:  # Of any names: what refuses one later knows the nearest.
-        return dict[str, _partial(args[1])]
-    return origin[tuple(map(_partial, args))]
+        return dict[str, _partial_config_type(args[1])]
+    return origin[tuple(map(_partial_config_type, args))]
 
 
 @functools.cache  # One type for each, of which pydantic makes one validator.
@@ -60,7 +60,9 @@ def _partial_dataclass(kind: Any) -> Any:
 
     typed_dict: Any = TypedDict  # Its static type wants the fields written out.
     hints = typing.get_type_hints(kind, include_extras=True)
-    fields = {field.name: _partial(hints[field.name]) for field in dataclasses.fields(kind)}
+    fields = {
+        field.name: _partial_config_type(hints[field.name]) for field in dataclasses.fields(kind)
+    }
     # Of the same name: errors in a value of several types have it on their path.
     partial = typed_dict(kind.__name__, fields, total=False)
     partial.__pydantic_config__ = {"extra": "forbid"}
@@ -76,7 +78,7 @@ def first_problem(error: Any, kind: type[Any]) -> str:
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         message = f"no such key{_nearest_field(path[-1], owner)}"
     elif first["type"] != "value_error":
-        message = _in_words(first, path)
+        message = _describe_config_problem(first, path)
     # What another type of a value with several lacks is no problem of its own.
     others = [_path_and_owner(problem["loc"], kind)[0] for problem in problems[1:]]
     num_more = sum(path[: len(other)] != other for other in others)
@@ -84,7 +86,7 @@ def first_problem(error: Any, kind: type[Any]) -> str:
     return f"{'.'.join(path) or 'the config'}: {message}{more}"
 
 
-def _in_words(problem: Mapping[str, Any], path: Sequence[str]) -> str:
+def _describe_config_problem(problem: Mapping[str, Any], path: Sequence[str]) -> str:
     """Returns a problem of a value's type or form, with what is accepted and how to write it."""
     value, of = problem["input"], problem.get("ctx", {})
     got = f", got {value!r}"

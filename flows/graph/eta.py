@@ -30,13 +30,13 @@ class _Rates:
         """Records the number of one step."""
         work = _work_amount(step)
         with self._lock:
-            for group in _groups(step):
+            for group in _similar_step_groups(step):
                 total, total_work = self._sums.get(group, (0.0, 0.0))
                 self._sums[group] = total + value, total_work + work
 
     def estimate(self, step: Step) -> float | None:
         """Returns the estimate for a step by its nearest group; None if there is none."""
-        for group in _groups(step):
+        for group in _similar_step_groups(step):
             if group in self._sums:
                 total, total_work = self._sums[group]
                 return total / total_work * _work_amount(step)
@@ -181,7 +181,7 @@ class Forecast:
         return max(total / at_once - (time.monotonic() - last), 0.0)
 
 
-def _groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
+def _similar_step_groups(step: Step | Manifest) -> tuple[tuple[Any, ...], ...]:
     """Returns the groups of steps like this one, the nearest first."""
     #   (checkpoint, transfer parcel chartqa, 9600 examples)    other seeds
     #   (checkpoint, parcel)                                    the method's other trainings

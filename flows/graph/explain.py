@@ -110,7 +110,7 @@ class Explanation:
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         # In the graph's order, so that the verdicts on a step's inputs are there before its own.
         for step in graph.steps:
-            self.steps[step] = self._judge(step)
+            self.steps[step] = self._judge_step_reuse(step)
             rests_on_accepted = any(read in self.accepted for read in step.inputs.values())
             if rests_on_accepted or self.steps[step].state == "accepted":
                 self.accepted.add(step)
@@ -412,7 +412,7 @@ class Explanation:
         ]
         return "\n".join(["| before the run | step | because |", "|---|---|---|", *rows]) + "\n"
 
-    def _judge(self, step: Step) -> Verdict:
+    def _judge_step_reuse(self, step: Step) -> Verdict:
         # The first of these that holds decides, from the inputs to the step itself:
         #
         #   an input has no artifact                        new
@@ -470,7 +470,7 @@ class Explanation:
         last = self._last_runs.artifact(step)
         values, versions = None, ()
         if last is not None:
-            differences = self._artifacts(step.kind).differences_from(last, step, inputs)
+            differences = self._nearest_artifacts(step.kind).differences_from(last, step, inputs)
             libraries = {*last.manifest.libraries, *libraries_of(step.kind, step.config)}
             values = self._values_of_code(step, differences, libraries)
             versions = tuple(
@@ -479,7 +479,7 @@ class Explanation:
                 if change[0] in libraries
             )
         if last is None or values is None:
-            why = (*self._differences(step, inputs), *reasons)
+            why = (*self._describe_nearest_differences(step, inputs), *reasons)
             return Verdict(state="new", why=why, libraries=versions)
         self._unasked.add(step)
         shown = "; ".join(_first_texts(values))
@@ -587,7 +587,7 @@ class Explanation:
             self._changes[key] = changed_definitions(then, now, reached)
         return abbreviate_list(self._changes[key], _MAX_NAMES) or "its code"
 
-    def _artifacts(self, kind: str) -> NearestArtifacts:
+    def _nearest_artifacts(self, kind: str) -> NearestArtifacts:
         if kind not in self._nearest_by_kind:
             strangers = self._last_runs.others_keys
             self._nearest_by_kind[kind] = NearestArtifacts(
@@ -595,12 +595,14 @@ class Explanation:
             )
         return self._nearest_by_kind[kind]
 
-    def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
+    def _describe_nearest_differences(
+        self, step: Step, inputs: Mapping[str, Artifact]
+    ) -> list[str]:
         """Returns, as texts, the differences between a step and the study's most similar artifact.
 
         Artifacts that only runs of other studies have are no measure of it.
         """
-        artifacts = self._artifacts(step.kind)
+        artifacts = self._nearest_artifacts(step.kind)
         differences = artifacts.differences(step, inputs) if artifacts else None
         if differences is None:
             is_first = not artifacts and not self._last_runs.others_keys
@@ -640,7 +642,7 @@ def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
         return f"{read.name} has other contents" if was is not None else f"reads {read.name}"
     # No key of the config states a library, and that of an earlier version may be unused now.
     if path in libraries_of(step.kind, step.config, all_of_kind=True):
-        return f"{path} {_short_value(was)} → {_short_value(now or 'unused')}"
+        return f"{path} {_shorten_setting(was)} → {_shorten_setting(now or 'unused')}"
     # The step of a transfer to ChartQA knows its recipe as `train`; the user wrote it elsewhere:
     #
     #   keys = {"train": "transfers.chartqa.train"}
@@ -652,9 +654,9 @@ def _describe_difference(path: str, was: Any, now: Any, step: Step) -> str:
         path = f"{step.keys['']}.{path}"
     elif path == SEED:
         path = "seed"
-    return f"{path} {_short_value(was)} → {_short_value(now)}"
+    return f"{path} {_shorten_setting(was)} → {_shorten_setting(now)}"
 
 
-def _short_value(value: Any) -> str:
+def _shorten_setting(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     return text if len(text) <= 40 else text[:37] + "…"

@@ -105,23 +105,27 @@ class _GraphBuilder:
         #
         # Each phase adds its nodes after those that they read, and hands on the steps by name, so
         # the list of nodes is in an order that can run.
-        datasets = self._prepare()
+        datasets = self._add_dataset_steps()
         cells: dict[CellKey, Step] = {}
         results: Step | None = None
         if self.last >= PHASES.index("train"):
             studies = self.config.backbone_studies
-            vocabulary = {s.backbone_suffix: self._vocabulary(s, datasets) for s in studies}
+            vocabulary = {
+                s.backbone_suffix: self._add_vocabulary_steps(s, datasets) for s in studies
+            }
             checkpoints: dict[tuple[str, Method, int], Step] = {}
             for study in studies:
-                checkpoints |= self._pretrain(study, datasets, vocabulary[study.backbone_suffix])
+                checkpoints |= self._add_pretraining_steps(
+                    study, datasets, vocabulary[study.backbone_suffix]
+                )
             if self.last >= PHASES.index("transfer"):
                 for view in self.config.views:
                     used = vocabulary[view.backbone_suffix]
-                    cells |= self._transfer(view, datasets, used, checkpoints)
+                    cells |= self._add_transfer_nodes(view, datasets, used, checkpoints)
                     if view.zero_shot and self.last >= PHASES.index("evaluate"):
                         cells |= self._zero_shot(view, datasets, used, checkpoints)
             if self.last >= PHASES.index("report"):
-                results = self._report(datasets, cells)
+                results = self._add_results_step(datasets, cells)
         return StudyGraph(
             nodes=tuple(self.nodes),
             cells=cells,
@@ -137,7 +141,7 @@ class _GraphBuilder:
             for name, spec in datasets_of(view, self.inputs.licences).items()
         }
 
-    def _add(
+    def _add_step_node(
         self, kind: str, labels: Labels, *, resources: Mapping[str, Any] | None = None, **more: Any
     ) -> Step:
         """Returns a step, in a new node of its own unless an identical step was added before.
@@ -155,7 +159,7 @@ class _GraphBuilder:
             self.nodes.append(GraphNode(labels=labels, jobs=(job,)))
         return known_step
 
-    def _name(self, view: StudyView, name: str, *reads: str) -> str:
+    def _subject_of_labels(self, view: StudyView, name: str, *reads: str) -> str:
         """Returns a name without its backbone, where all backbones have the same of what it reads.
 
         Args:
@@ -168,28 +172,28 @@ class _GraphBuilder:
     def _are_shared(self, view: StudyView, *datasets: str) -> bool:
         return self.shared.issuperset(map(view.dataset_role, datasets))
 
-    def _prepare(self) -> dict[str, Step]:
+    def _add_dataset_steps(self) -> dict[str, Step]:
         config, datasets = self.config, {}
         # Raw data are one step if they are drawn here. A user's own are noted dataset by dataset,
         # so that a changed file only touches the datasets that read it.
         corpus = None
         if config.data_root is None:
-            corpus = self._add("corpus", Labels(action="corpus"), config=config.corpus)
+            corpus = self._add_step_node("corpus", Labels(action="corpus"), config=config.corpus)
         specs = [
-            (self._name(view, name, name), name, spec)
+            (self._subject_of_labels(view, name, name), name, spec)
             for view in config.views
             for name, spec in datasets_of(view, self.inputs.licences).items()
         ]
         trained = [(shown, spec.licence) for shown, _, spec in specs if spec.licences is not None]
         check_allowed(config.licences, [*dict(trained).items()])
         for shown, name, spec in specs:
-            raw = corpus or self._add(
+            raw = corpus or self._add_step_node(
                 "raw_files",
                 Labels(action="files", subject=shown),
                 config=raw_files_spec(spec, self.inputs.raw_states[raw_folders(spec)]),
                 location=config.data_root,
             )
-            datasets[name] = self._add(
+            datasets[name] = self._add_step_node(
                 "dataset",
                 Labels(action="prepare", subject=shown),
                 config=spec,
@@ -199,10 +203,12 @@ class _GraphBuilder:
         self.prepared = dict(datasets)
         # Screening reads prepared datasets of all benchmarks, so it comes after all of them.
         for view in config.views:
-            datasets |= self._screen(view, datasets)
+            datasets |= self._add_screening_steps(view, datasets)
         return datasets
 
-    def _screen(self, view: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    def _add_screening_steps(
+        self, view: StudyView, datasets: Mapping[str, Step]
+    ) -> dict[str, Step]:
         """Returns dataset -> the step that screens it, for the mixture; {} without `hygiene`."""
         if view.hygiene is None:
             return {}
@@ -213,9 +219,9 @@ class _GraphBuilder:
             rows += [name for name in dict.fromkeys(trained) if name in datasets]
         held_out = {view.dataset_role(name): datasets[name] for name in rows}
         return {
-            name: self._add(
+            name: self._add_step_node(
                 "screened",
-                Labels(action="screen", subject=self._name(view, name, name, *rows)),
+                Labels(action="screen", subject=self._subject_of_labels(view, name, name, *rows)),
                 config=view.hygiene,
                 inputs={"dataset": datasets[name], **held_out},
                 # The whole config of the step is `hygiene` of the study: `--explain` says so.
@@ -224,7 +230,9 @@ class _GraphBuilder:
             for name in mixture_of(view)
         }
 
-    def _vocabulary(self, view: StudyView, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    def _add_vocabulary_steps(
+        self, view: StudyView, datasets: Mapping[str, Step]
+    ) -> dict[str, Step]:
         """Returns the tokenizer and the mask codec of a backbone, by role."""
         # The texts are the same at every resolution.
         texts = datasets_of(view, self.inputs.licences)
@@ -246,7 +254,7 @@ class _GraphBuilder:
             self._input_files_step(view, "mask_codec.path"),
         )
         steps = {
-            "tokenizer": self._add(
+            "tokenizer": self._add_step_node(
                 "tokenizer",
                 Labels(action="tokenizer", backbone=backbone if is_shared else view.backbone),
                 config=view.tokenizer,
@@ -256,7 +264,7 @@ class _GraphBuilder:
             )
         }
         if view.mask_codec is not None:
-            steps["mask_codec"] = self._add(
+            steps["mask_codec"] = self._add_step_node(
                 "mask_codec",
                 Labels(action="mask codec", backbone=backbone),
                 config=view.mask_codec,
@@ -276,9 +284,9 @@ class _GraphBuilder:
             return {}
         files = self.inputs.files[view.backbone_suffix, key]
         labels = Labels(action="files", subject=f"{key}{view.backbone_suffix}")
-        return {"given": self._add("files", labels, config=files)}
+        return {"given": self._add_step_node("files", labels, config=files)}
 
-    def _pretrain(
+    def _add_pretraining_steps(
         self,
         base: StudyView,
         datasets: Mapping[str, Step],
@@ -300,7 +308,7 @@ class _GraphBuilder:
         ) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
             view, compute = stage.view, base.compute
-            return self._add(
+            return self._add_step_node(
                 "checkpoint",
                 Labels(
                     action=stage.name,
@@ -324,7 +332,7 @@ class _GraphBuilder:
                 },
             )
 
-        starts = {m: self._start(base, base.connector_of(m)) for m in base.methods}
+        starts = {m: self._add_start_step(base, base.connector_of(m)) for m in base.methods}
         # Method by method, from one stage to the next:
         #
         #   stage1 vanilla ─▶ intermediary parcel ─▶ stage2 parcel (448 px)
@@ -344,7 +352,9 @@ class _GraphBuilder:
                     init = last if stage.after is None else ends[stage.after]
                     if stage.is_shared or method in stage.methods:
                         if stage.is_shared:
-                            step = fit(stage, REFERENCE, number, self._start(base, REFERENCE))
+                            step = fit(
+                                stage, REFERENCE, number, self._add_start_step(base, REFERENCE)
+                            )
                         else:
                             step = fit(stage, method, number, init)
                         init = last = {"init": step}
@@ -353,17 +363,17 @@ class _GraphBuilder:
                     ends[stage.name] = init
         return checkpoints
 
-    def _start(self, view: StudyView, method: Method) -> dict[str, Step]:
+    def _add_start_step(self, view: StudyView, method: Method) -> dict[str, Step]:
         """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
         start = view.start
         if start is None:
             return {}
-        # One folder for all methods becomes one step, since `_add` returns an equal one that is
-        # there; a folder per method becomes a step for each.
+        # One folder for all methods becomes one step, since `_add_step_node` returns an equal one
+        # that is there; a folder per method becomes a step for each.
         is_by_method = isinstance(start, dict)
         key = f"start.{method}" if is_by_method else "start"
         location = start[method] if isinstance(start, dict) else start
-        step = self._add(
+        step = self._add_step_node(
             "start",
             Labels(action="start", method=method if is_by_method else "", backbone=view.backbone),
             config=start_spec(view.model),
@@ -372,7 +382,7 @@ class _GraphBuilder:
         )
         return {"init": step}
 
-    def _transfer(
+    def _add_transfer_nodes(
         self,
         view: StudyView,
         datasets: Mapping[str, Step],
@@ -402,7 +412,7 @@ class _GraphBuilder:
                         method=method,
                         benchmark=benchmark,
                         seed=seed,
-                        **_place_of(view),
+                        **_view_labels(view),
                     )
                     checkpoint = Step(
                         kind="checkpoint",
@@ -423,7 +433,7 @@ class _GraphBuilder:
                     jobs = [StepJob(steps=(checkpoint,), **compute.of_transfer)]
                     if evaluations and self.last >= PHASES.index("evaluate"):
                         scored = method, seed, checkpoint
-                        scores, scoring = self._score(
+                        scores, scoring = self._make_scoring_steps(
                             view, scored, evaluations, datasets, vocabulary_steps
                         )
                         cells |= scores
@@ -457,13 +467,15 @@ class _GraphBuilder:
             for pretrain, seed in view.seed_pairs:
                 checkpoint = checkpoints[view.view_suffix, method, pretrain]
                 scored = method, seed, checkpoint
-                scores, scoring = self._score(view, scored, evaluations, datasets, vocabulary_steps)
+                scores, scoring = self._make_scoring_steps(
+                    view, scored, evaluations, datasets, vocabulary_steps
+                )
                 cells |= scores
-                labels = Labels(action="zero-shot", method=method, seed=seed, **_place_of(view))
+                labels = Labels(action="zero-shot", method=method, seed=seed, **_view_labels(view))
                 self.nodes.append(GraphNode(labels=labels, jobs=tuple(scoring)))
         return cells
 
-    def _score(
+    def _make_scoring_steps(
         self,
         view: StudyView,
         scored: tuple[Method, int, Step],
@@ -481,7 +493,7 @@ class _GraphBuilder:
           vocabulary_steps: role -> the step of the tokenizer and of the mask codec.
         """
         method, seed, checkpoint = scored
-        place = _place_of(view)
+        place = _view_labels(view)
         predictions: dict[tuple[Step, EvaluateSpec], Step] = {}
         scores: dict[CellKey, Step] = {}
         for row, answers, spec in evaluations:
@@ -529,7 +541,9 @@ class _GraphBuilder:
         ]
         return scores, jobs
 
-    def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
+    def _add_results_step(
+        self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]
+    ) -> Step:
         # The table's inputs, by role:
         #
         #   chartqa:test_human/parcel/64/48213    scores: benchmark, method, budget, seed
@@ -542,9 +556,11 @@ class _GraphBuilder:
                 if not training_of(row.benchmark, view.transfers[row.benchmark]):
                     continue
                 train, rows = f"{trained_on(row.benchmark)}{view.view_suffix}/train", f"{name}/eval"
-                chance[f"{CHANCE}{name}"] = self._add(
+                chance[f"{CHANCE}{name}"] = self._add_step_node(
                     "chance",
-                    Labels(action="chance", subject=self._name(view, name, train, rows)),
+                    Labels(
+                        action="chance", subject=self._subject_of_labels(view, name, train, rows)
+                    ),
                     config=metric_of(row.benchmark, view.transfers[row.benchmark]),
                     inputs={"train": datasets[train], "eval": datasets[rows]},
                 )
@@ -557,7 +573,7 @@ class _GraphBuilder:
             for name in mixture_of(view)
         }
         # Every input goes to one step; it is partial, so that a table comes out of what was made.
-        return self._add(
+        return self._add_step_node(
             "results",
             Labels(action="results", subject=self.config.name),
             config=ResultsSpec(plan=results_plan(self.config, self.inputs)),
@@ -570,7 +586,7 @@ class _GraphBuilder:
         )
 
 
-def _place_of(view: StudyView) -> dict[str, Any]:
+def _view_labels(view: StudyView) -> dict[str, Any]:
     """Returns the labels that tell a view from the others of the study."""
     pixels = view.model.vision.image_px if view.is_higher else None
     return {"pixels": pixels, "backbone": view.backbone}

@@ -38,7 +38,7 @@ class LastRuns:
 
         There is none of files that the study is given: their contents are no values of the code.
         """
-        found = None if kind_of(step).file_field else self._find(step)
+        found = None if kind_of(step).file_field else self._find_run_with_artifact(step)
         return found[1] if found else None
 
     def changed_leaves(self, step: Step) -> set[str]:
@@ -46,21 +46,23 @@ class LastRuns:
 
         All paths count as changed if that run, or its config, does not tell.
         """
-        found = self._find(step)
+        found = self._find_run_with_artifact(step)
         before = self._steps_today(found[0]) if found else None
-        now = _leaves(step)
+        now = _step_config_leaves(step)
         if before is None or step.name not in before:
             return {*now}
-        was = _leaves(before[step.name])
+        was = _step_config_leaves(before[step.name])
         return {path for path in was.keys() | now.keys() if was.get(path) != now.get(path)}
 
-    def _find(self, step: Step) -> tuple[Mapping[str, Any], Artifact] | None:
+    def _find_run_with_artifact(self, step: Step) -> tuple[Mapping[str, Any], Artifact] | None:
         """Returns the newest run that had an artifact under a step's name, and the artifact."""
         if step.kind not in self._by_name:
             by_name = self._by_name[step.kind] = {}
             for artifact in self._store.artifacts(step.kind):
                 by_name.setdefault(artifact.manifest.name, []).append(artifact)
-        for record, keys in self._records if step.name in self._by_name[step.kind] else ():
+        for record, keys in (
+            self._ended_runs_of_study if step.name in self._by_name[step.kind] else ()
+        ):
             artifacts = [a for a in self._by_name[step.kind][step.name] if a.key in keys]
             if artifacts:
                 return record, max(artifacts, key=lambda artifact: artifact.manifest.started)
@@ -70,19 +72,21 @@ class LastRuns:
     def others_keys(self) -> Set[str]:
         """Keys of artifacts that only runs of other studies name."""
         own, others = set[str](), set[str]()
-        for record in self._ended:
+        for record in self._ended_runs_of_store:
             is_own = self._study is None or record["name"] == self._study.name
             (own if is_own else others).update(record["artifacts"], record.get(PRUNED, ()))
         return others - own
 
     @functools.cached_property
-    def _ended(self) -> list[dict[str, Any]]:
+    def _ended_runs_of_store(self) -> list[dict[str, Any]]:
         return [*ended_run_records(self._store).values()]
 
     @functools.cached_property
-    def _records(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
+    def _ended_runs_of_study(self) -> list[tuple[dict[str, Any], frozenset[str]]]:
         """The records of the study's runs that ended, newest first, with the keys they name."""
-        named = [r for r in self._ended if self._study and r["name"] == self._study.name]
+        named = [
+            r for r in self._ended_runs_of_store if self._study and r["name"] == self._study.name
+        ]
         named.sort(key=lambda record: record["finished"], reverse=True)
         return [(r, frozenset([*r["artifacts"], *r.get(PRUNED, ())])) for r in named]
 
@@ -106,5 +110,5 @@ class LastRuns:
         return self._steps[text]
 
 
-def _leaves(step: Step) -> dict[str, Any]:
+def _step_config_leaves(step: Step) -> dict[str, Any]:
     return {**config_leaves(json.loads(canonical_json(step.config))), SEED: step.seed}

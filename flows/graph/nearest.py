@@ -64,27 +64,31 @@ class NearestArtifacts:
           step: a step of the kind.
           inputs: role -> its input, if all are known; else {}, and inputs are not compared.
         """
-        target = self._target(step, inputs)
+        target = self._comparable_step(step, inputs)
         # Artifacts of the same name if there are any; else a bounded number of others, since a
         # large sweep has thousands.
         if named := self._by_name.get(step.name):
-            nearest = self._nearest(target, named)
+            nearest = self._nearest_comparable(target, named)
         else:
             nearest = self._nearest_of_others(target)
             if len(self._of_configs(nearest, target)) > _MAX_UNLIKE:
                 return None
-        return sorted(self._differences(nearest, target), key=lambda difference: difference[0])
+        return sorted(
+            self._differences_of_comparables(nearest, target), key=lambda difference: difference[0]
+        )
 
     def differences_from(
         self, artifact: Artifact, step: Step, inputs: Mapping[str, Artifact]
     ) -> list[Difference]:
         """Returns the differences between a step and one of the artifacts, as `differences`."""
-        differences = self._differences(self._comparable(artifact), self._target(step, inputs))
+        differences = self._differences_of_comparables(
+            self._comparable_artifact(artifact), self._comparable_step(step, inputs)
+        )
         return sorted(differences, key=lambda difference: difference[0])
 
-    def _target(self, step: Step, inputs: Mapping[str, Artifact]) -> "_Comparable":
+    def _comparable_step(self, step: Step, inputs: Mapping[str, Artifact]) -> "_Comparable":
         return _Comparable(
-            config=self._config(settings_json(step.config)),
+            config=self._redacted_config_leaves(settings_json(step.config)),
             others={SEED: step.seed, **libraries_of(step.kind, step.config)},
             inputs={f"{INPUT}{role}": a.manifest.content for role, a in inputs.items()},
         )
@@ -97,40 +101,44 @@ class NearestArtifacts:
         is_seen = any(artifact.manifest.seed == seed for artifact in others)
         group = id(target.config), is_seen, seed if is_seen else None, *target.inputs.items()
         if group not in self._nearest_of_other_names:
-            self._nearest_of_other_names[group] = self._nearest(target, others)
+            self._nearest_of_other_names[group] = self._nearest_comparable(target, others)
         return self._nearest_of_other_names[group]
 
-    def _nearest(self, target: "_Comparable", candidates: list[Artifact]) -> "_Comparable":
+    def _nearest_comparable(
+        self, target: "_Comparable", candidates: list[Artifact]
+    ) -> "_Comparable":
         # The nearest artifact tells most: a step with one other value is explained by that value.
         return min(
-            map(self._comparable, candidates),
-            key=lambda candidate: len(self._differences(candidate, target)),
+            map(self._comparable_artifact, candidates),
+            key=lambda candidate: len(self._differences_of_comparables(candidate, target)),
         )
 
-    def _comparable(self, artifact: Artifact) -> "_Comparable":
+    def _comparable_artifact(self, artifact: Artifact) -> "_Comparable":
         if artifact.key not in self._comparable_by_key:
             manifest = artifact.manifest
             self._comparable_by_key[artifact.key] = _Comparable(
-                config=self._config(canonical_json(full_config(manifest))),
+                config=self._redacted_config_leaves(canonical_json(full_config(manifest))),
                 others={SEED: manifest.seed, **manifest.libraries},
                 inputs={f"{INPUT}{role}": read.content for role, read in manifest.inputs.items()},
             )
         return self._comparable_by_key[artifact.key]
 
-    def _config(self, text: str) -> Mapping[str, Any]:
+    def _redacted_config_leaves(self, text: str) -> Mapping[str, Any]:
         """Returns the leaves of a config, the same object for equal ones; redacted as manifests."""
         if text not in self._config_by_text:
             self._config_by_text[text] = config_leaves(redact(json.loads(text)))
         return self._config_by_text[text]
 
-    def _differences(self, was: "_Comparable", now: "_Comparable") -> list[Difference]:
-        read = _changed(was.inputs, now.inputs) if now.inputs else []
-        return [*self._of_configs(was, now), *_changed(was.others, now.others), *read]
+    def _differences_of_comparables(
+        self, was: "_Comparable", now: "_Comparable"
+    ) -> list[Difference]:
+        read = _path_differences(was.inputs, now.inputs) if now.inputs else []
+        return [*self._of_configs(was, now), *_path_differences(was.others, now.others), *read]
 
     def _of_configs(self, was: "_Comparable", now: "_Comparable") -> list[Difference]:
         pair = id(was.config), id(now.config)
         if pair not in self._config_differences:
-            self._config_differences[pair] = _changed(was.config, now.config)
+            self._config_differences[pair] = _path_differences(was.config, now.config)
         return self._config_differences[pair]
 
 
@@ -153,7 +161,7 @@ class _Comparable:
     inputs: Mapping[str, str]
 
 
-def _changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+def _path_differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
     return [
         (path, was.get(path), now.get(path))
         for path in was.keys() | now.keys()

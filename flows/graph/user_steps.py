@@ -81,7 +81,7 @@ def cut_graph(graph: StudyGraph, phase: StudyGraph) -> StudyGraph:
     kept = set[Step]()
     for step in graph.steps:
         if step.name in wanted:
-            kept |= _ancestors(step)
+            kept |= _step_and_ancestors(step)
     for step in graph.steps:
         if isinstance(step.config, UserStepSpec) and kept.issuperset(step.inputs.values()):
             kept.add(step)
@@ -153,7 +153,7 @@ def _with_step(
         #   prepare web ─▶ dedup web ─▶ stage1, tokenizer, …
         replaced = next(s for s in graph.steps if s.name == new.replaces.name)
         renewed[replaced] = step
-        ancestors = _ancestors(step)
+        ancestors = _step_and_ancestors(step)
         for reader in graph.steps:
             if reader not in ancestors and not renewed.keys().isdisjoint(reader.inputs.values()):
                 inputs = {role: renewed.get(read, read) for role, read in reader.inputs.items()}
@@ -169,7 +169,7 @@ def _with_step(
         nodes = [part for node in nodes for part in _split_node(node, replaced)]
     nodes.append(GraphNode(labels=step.labels, jobs=(job,)))
     return StudyGraph(
-        nodes=_in_order([_renewed_node(node, renewed) for node in nodes]),
+        nodes=_sort_graph_nodes([_renewed_node(node, renewed) for node in nodes]),
         cells={cell: renewed.get(scores, scores) for cell, scores in graph.cells.items()},
         results=graph.results and renewed.get(graph.results, graph.results),
         datasets=graph.datasets,
@@ -177,7 +177,7 @@ def _with_step(
     )
 
 
-def _ancestors(step: Step) -> set[Step]:
+def _step_and_ancestors(step: Step) -> set[Step]:
     """Returns a step with all that it is made from, directly or not."""
     found, queue = {step}, [step]
     while queue:
@@ -209,7 +209,7 @@ def _renewed_node(node: GraphNode, renewed: Mapping[Step, Step]) -> GraphNode:
     return dataclasses.replace(node, jobs=jobs)
 
 
-def _in_order(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
+def _sort_graph_nodes(nodes: Sequence[GraphNode]) -> tuple[GraphNode, ...]:
     """Returns the nodes, each after those that it reads, and else in the order that they had."""
     upstream = StudyGraph(nodes=tuple(nodes), cells={}, results=None).upstream
     ordered: dict[GraphNode, None] = {}

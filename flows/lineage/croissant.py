@@ -107,7 +107,7 @@ def croissant_description(artifact: Artifact) -> str:
         "identifier": manifest.key,
         "version": f"1.0.0+{manifest.content}",
         "url": _one_address(stated) or f"{artifact.files.uri}/{artifact.folder}",
-        **_terms(stated),
+        **_croissant_licences(stated),
         "isBasedOn": [entry.key for _, entry in sorted(manifest.inputs.items())],
         "distribution": [
             {
@@ -144,7 +144,7 @@ def _one_address(licences: Sequence[LicenceCount]) -> str:
     return addresses.pop() if len(addresses) == 1 and addresses != {SEVERAL} else ""
 
 
-def _terms(licences: Sequence[LicenceCount]) -> dict[str, Any]:
+def _croissant_licences(licences: Sequence[LicenceCount]) -> dict[str, Any]:
     """Returns the licences and holders that are stated, as schema.org has them."""
     holders = {(c.holder, c.address) for c in licences if c.holder not in ("", SEVERAL)}
     terms: dict[str, Any] = {}

@@ -104,13 +104,13 @@ class DataSummary:
         #   mixture/web  CC-BY-4.0                   14,400    2,700
         for training in self.trainings:
             title = f"{training.name} {training.key}"
-            yield f"{title}: {training.steps:,} steps, {_sums(training.seen)}"
+            yield f"{title}: {training.steps:,} steps, {_describe_seen_data(training.seen)}"
             if training.changed:
                 changed = abbreviate_list(training.changed, _MAX_SHOWN)
                 yield f"computed with the present code; {changed} changed since then"
             yield from align_table([SEEN_HEAD, *(row.cells() for row in training.seen)])
             yield ""
-        yield f"{self.name}: {len(self.trainings)} trainings, {_sums(self.seen)}"
+        yield f"{self.name}: {len(self.trainings)} trainings, {_describe_seen_data(self.seen)}"
         yield from align_table([SEEN_HEAD, *(row.cells() for row in self.seen)])
 
     def to_json(self) -> str:
@@ -118,7 +118,7 @@ class DataSummary:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
 
 
-def _sums(seen: Iterable[SeenData]) -> str:
+def _describe_seen_data(seen: Iterable[SeenData]) -> str:
     rows = list(seen)
     examples, records = sum(row.examples for row in rows), sum(row.records for row in rows)
     return f"{examples:,} examples of {records:,} records"
@@ -135,7 +135,7 @@ def summarise_data(store: Store, target: LookupTarget) -> DataSummary:
       ConfigError: if they rest on no training, or the files of a dataset are gone.
     """
     view = store.snapshot()
-    trainings = list(_trainings(view, target.artifacts))
+    trainings = list(_trainings_behind_artifacts(view, target.artifacts))
     if not trainings:
         raise ConfigError(
             f"STEP|CHECKPOINT must rest on a training, got {target.name}: "
@@ -147,7 +147,7 @@ def summarise_data(store: Store, target: LookupTarget) -> DataSummary:
     return DataSummary(name=target.name, trainings=counted, seen=counter.totals())
 
 
-def _trainings(store: Store, artifacts: Sequence[Artifact]) -> Iterator[Manifest]:
+def _trainings_behind_artifacts(store: Store, artifacts: Sequence[Artifact]) -> Iterator[Manifest]:
     """Yields every training that taught something to the artifacts, after those it began with."""
     visited = set[str]()
 
@@ -184,7 +184,7 @@ class _DataCounter:
         data, steps = data_of_training(training), int(training.counts["steps"])
         seen: list[SeenData] = []
         try:
-            datasets = [self._dataset(key) for key in data]
+            datasets = [self._licenced_dataset(key) for key in data]
             places = [self._store.get_cached(key).uri for key in data]
             examples = Examples(places, batch_config(training), Seeds.of(training.seed or 0))
         except FileNotFoundError as error:
@@ -226,7 +226,7 @@ class _DataCounter:
             rows += dataset.rows(counts, dataset.records_seen())
         return tuple(sorted(rows))
 
-    def _dataset(self, key: str) -> "_LicencedDataset":
+    def _licenced_dataset(self, key: str) -> "_LicencedDataset":
         if key not in self._datasets:
             self._datasets[key] = _LicencedDataset(self._store.get_cached(key))
         return self._datasets[key]
@@ -258,13 +258,13 @@ class _LicencedDataset:
         seen = visits > 0
         self._seen[part] = seen | self._seen[part] if part in self._seen else seen
         examples = np.bincount(numbers, visits, minlength=len(self.licences))
-        return np.rint(examples).astype(np.int64), self._count(numbers[seen])
+        return np.rint(examples).astype(np.int64), self._count_by_licence(numbers[seen])
 
     def records_seen(self) -> Int[np.ndarray, " L"]:
         """Returns how many different records were seen so far, per licence."""
         counts = np.zeros(len(self.licences), np.int64)
         for part, seen in self._seen.items():
-            counts = counts + self._count(self._numbers_of(part)[seen])
+            counts = counts + self._count_by_licence(self._numbers_of(part)[seen])
         return counts
 
     def rows(
@@ -283,7 +283,7 @@ class _LicencedDataset:
                     records=int(records[number]),
                 )
 
-    def _count(self, numbers: Int[np.ndarray, " N"]) -> Int[np.ndarray, " L"]:
+    def _count_by_licence(self, numbers: Int[np.ndarray, " N"]) -> Int[np.ndarray, " L"]:
         return np.bincount(numbers, minlength=len(self.licences))
 
     def _numbers_of(self, part: str) -> Int[np.ndarray, " N"]:

@@ -94,7 +94,8 @@ class LineageComparison:
         for difference in self.differences:
             steps = abbreviate_list(difference.steps, _MAX_NAMES)
             moot = "" if difference.has_effect else "; without effect, the contents are the same"
-            yield f"{difference.sort:<8}  {_describe_difference(difference)}  [{steps}{moot}]"
+            text = _describe_lineage_difference(difference)
+            yield f"{difference.sort:<8}  {text}  [{steps}{moot}]"
             if patch and difference.patch:
                 yield difference.patch
         if not self.differences:
@@ -159,7 +160,7 @@ class _HistoryWalk:
             entered.add((was.key, now.key))
             differences = [*self._step_differences(was, now)]
             # Steps of different kinds have no common roles, so there is nothing to walk into.
-            below = [*self._inputs(was, now)] if was.kind == now.kind else []
+            below = [*self._unshared_step_inputs(was, now)] if was.kind == now.kind else []
             for role, *sides in below:
                 if None in sides:
                     names = [side and side.name for side in sides]
@@ -174,14 +175,16 @@ class _HistoryWalk:
             if not differences and not below and was.content != now.content:
                 differences = [*_file_differences(was, now)]
             for difference in differences:
-                self._add(difference, _step_names(was, now), has_effect=waiting is other_content)
+                self._add_lineage_difference(
+                    difference, _step_names(was, now), has_effect=waiting is other_content
+                )
         return tuple(
             sorted(
                 self._merged.values(), key=lambda d: (not d.has_effect, SORTS.index(d.sort), d.what)
             )
         )
 
-    def _inputs(self, was: Manifest, now: Manifest) -> Iterator[tuple[str, Any, Any]]:
+    def _unshared_step_inputs(self, was: Manifest, now: Manifest) -> Iterator[tuple[str, Any, Any]]:
         """Yields (role, manifest, manifest) for inputs that two steps do not share.
 
         A manifest is None on a side that has no such input.
@@ -222,9 +225,9 @@ class _HistoryWalk:
             "hardware", *({k: side[k] for k in common_fields} for side in hardware)
         )
         if was.code != now.code:
-            yield from self._code(was, now)
+            yield from self._step_code_differences(was, now)
 
-    def _code(self, was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
+    def _step_code_differences(self, was: Manifest, now: Manifest) -> Iterator[LineageDifference]:
         if not (was.source and now.source and was.kind in KINDS):
             yield LineageDifference(
                 sort="code",
@@ -243,7 +246,9 @@ class _HistoryWalk:
             self._patches[key] = list(_code_differences(trees, was, now))
         yield from self._patches[key]
 
-    def _add(self, difference: LineageDifference, step: str, *, has_effect: bool) -> None:
+    def _add_lineage_difference(
+        self, difference: LineageDifference, step: str, *, has_effect: bool
+    ) -> None:
         # The same difference in forty transfers is one line that names the first two.
         key = difference.sort, difference.what, repr(difference.was), repr(difference.now)
         merged = self._merged.get(key, dataclasses.replace(difference, has_effect=has_effect))
@@ -326,14 +331,16 @@ def _step_names(was: Manifest, now: Manifest) -> str:
     return was.name if was.name == now.name else f"{was.name} → {now.name}"
 
 
-def _describe_difference(difference: LineageDifference) -> str:
-    was, now = (_short_value(difference.sort, value) for value in (difference.was, difference.now))
+def _describe_lineage_difference(difference: LineageDifference) -> str:
+    was, now = (
+        _shorten_lineage_value(difference.sort, value) for value in (difference.was, difference.now)
+    )
     if difference.was is None and difference.now is None:
         return difference.what
     return f"{difference.what} {was} → {now}"
 
 
-def _short_value(sort: Sort, value: Any) -> str:
+def _shorten_lineage_value(sort: Sort, value: Any) -> str:
     if value is None:
         return "none"
     if sort in ("data", "bytes"):

@@ -52,7 +52,11 @@ def release_checkpoint(
     """
     folder = Path(name)
     compared = ""
-    origin = None if (folder / CONFIG).is_file() else _origin(open_existing_store(store), name)
+    origin = (
+        None
+        if (folder / CONFIG).is_file()
+        else _checkpoint_origin(open_existing_store(store), name)
+    )
     # Weights, card and descriptions go to a temporary folder, which becomes `out` only at the end:
     # a release without its card never looks finished.
     try:
@@ -61,7 +65,7 @@ def release_checkpoint(
             place = folder if origin is None else origin.checkpoint.uri
             author = None if torch is None else torch_class(torch)
             if author is not None:
-                compared = _compared(place, author, origin, store)
+                compared = _check_torch_connector(place, author, origin, store)
             pictures = {} if origin is None else picture_settings(origin)
             cfg = write_release(place, target, _DTYPES[dtype], author, pictures)
             text = model_card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
@@ -84,7 +88,7 @@ def release_checkpoint(
     yield f"{described} datasets described in {CROISSANT}/"
 
 
-def _compared(
+def _check_torch_connector(
     place: str | Path, author: TorchClass, origin: CheckpointOrigin | None, store: str
 ) -> str:
     """Returns how near the author's torch class is to the checkpoint's connector.
@@ -101,7 +105,7 @@ def _compared(
     return check.detail
 
 
-def _origin(store: Store, name: str) -> CheckpointOrigin:
+def _checkpoint_origin(store: Store, name: str) -> CheckpointOrigin:
     """Returns the named checkpoint, with its scores and its study's cells.
 
     Raises:
@@ -119,7 +123,7 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.
     evaluated = {}
-    for artifact in sorted(store.artifacts("scores"), key=_started):
+    for artifact in sorted(store.artifacts("scores"), key=_artifact_start_time):
         predictions = store.get_cached(artifact.manifest.inputs["predictions"].key)
         if predictions.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
@@ -128,15 +132,15 @@ def _origin(store: Store, name: str) -> CheckpointOrigin:
         name=name,
         checkpoint=store.get_cached(key),
         scores=tuple(evaluated.values()),
-        cells=_cells(store, name) if what.seeds else (),
+        cells=_table_cells_of_method(store, name) if what.seeds else (),
     )
 
 
-def _started(artifact: Artifact) -> str:
+def _artifact_start_time(artifact: Artifact) -> str:
     return artifact.manifest.started
 
 
-def _cells(store: Store, name: str) -> tuple[Cell, ...]:
+def _table_cells_of_method(store: Store, name: str) -> tuple[Cell, ...]:
     """Returns the cells of a study's table that have the named method, over all seeds."""
     run, _, cell = name.partition("/")
     results = results_artifact(store, run)

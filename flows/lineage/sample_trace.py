@@ -202,10 +202,10 @@ class _SampleSearch:
         self._store, self._sample = store, sample
         # Thousands of transfers read a handful of datasets, in one order per seed, so most lookups
         # repeat.
-        self.places = functools.cache(self._places)
+        self.places = functools.cache(self._sample_places_in_dataset)
         self._steps = functools.cache(self._steps_of)
         self._changed = functools.cache(self._changed_since)
-        self.ways = functools.cache(self._ways)
+        self.ways = functools.cache(self._ways_from_sample)
 
     def training_use(self, training: Manifest) -> TrainingUse | None:
         """Returns the steps at which a training saw the sample; None if it never did."""
@@ -224,7 +224,7 @@ class _SampleSearch:
             changed=self._changed(training.source),
         )
 
-    def _ways(self, key: str) -> frozenset[str]:
+    def _ways_from_sample(self, key: str) -> frozenset[str]:
         """Returns the ways, as `Kind.sample`, in which an artifact rests on the sample."""
         manifest = self._store.get_cached(key).manifest
         kind = kind_of(manifest)
@@ -244,7 +244,7 @@ class _SampleSearch:
             reads = any(self.places(e.key) for role, e in inputs if not kind.leaves_out(role))
         return frozenset({kind.sample} if reads else ()).union(*above)
 
-    def _places(self, key: str) -> tuple[SamplePlace, ...]:
+    def _sample_places_in_dataset(self, key: str) -> tuple[SamplePlace, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.get_cached(key)
         if kind_of(artifact.manifest).holds != "dataset":

@@ -67,7 +67,7 @@ def _artifact_headline(visit: LineageVisit) -> str:
 def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
     """Yields "id ← source sha256" lines for the first `limit` records, answers or scores."""
     # Rows are read lazily: after the last one shown, the file is left.
-    rows = _rows(artifact) if limit else iter(())
+    rows = _artifact_sample_rows(artifact) if limit else iter(())
     for row in itertools.islice(rows, limit):
         answer = f" {row['prediction']!r}" if "prediction" in row else ""
         score = f" (score {row['score']:g})" if "score" in row else ""
@@ -77,7 +77,7 @@ def _sample_lines(artifact: Artifact, limit: int) -> Iterator[str]:
         yield "…"
 
 
-def _rows(artifact: Artifact) -> Iterator[Mapping[str, Any]]:
+def _artifact_sample_rows(artifact: Artifact) -> Iterator[Mapping[str, Any]]:
     """Yields a row for each record, answer, score or guess of an artifact; none of others."""
     match kind_of(artifact.manifest).holds:
         case "scores":

@@ -56,7 +56,7 @@ def add_logs(
             )
         for entry in align_log(log, questions):
             metric = same_metrics.get(entry.metric, entry.metric)
-            _check_metric(log, metric, sections[entry.task])
+            _check_log_metric(log, metric, sections[entry.task])
             entry = dataclasses.replace(entry, metric=metric)
             scored, note = _rescore_or_keep(entry, read_fields)
             aligned.append(scored)
@@ -69,11 +69,11 @@ def add_logs(
         sections=tuple(section for part in parts for section in part.sections),
         aggregates=tuple(entry for part in parts for entry in part.aggregates),
         comparisons=tuple(entry for part in parts for entry in part.comparisons),
-        notes=(*report.notes, *theirs.notes, *notes, _note(theirs)),
+        notes=(*report.notes, *theirs.notes, *notes, _other_models_note(theirs)),
     )
 
 
-def _check_metric(log: ItemLog, metric: str, section: Section) -> None:
+def _check_log_metric(log: ItemLog, metric: str, section: Section) -> None:
     if metric != section.metric:
         raise ItemLogError(
             f"{log.file}: metric must be {section.metric!r} as in {section.benchmark}, got "
@@ -109,7 +109,7 @@ def _rescore_or_keep(
     )
 
 
-def _note(theirs: Report) -> str:
+def _other_models_note(theirs: Report) -> str:
     models = ", ".join(dict.fromkeys(m for section in theirs.sections for m in section.methods))
     return (
         f"Each of {models} is one checkpoint, asked in its own system's words: its differences to "
@@ -129,7 +129,7 @@ def _add_sections(report: Report, theirs: Report, plan: Plan) -> Report:
             sections=tuple(own), aggregates=tuple(aggregates), comparisons=tuple(comparisons)
         )
     merged = [_merge_section(section, added.get(section.benchmark), models) for section in own]
-    between, over = _compare(own, added, models, plan)
+    between, over = _compare_with_other_models(own, added, models, plan)
     # Differences of ours, then to the others, then between them.
     sections = [
         dataclasses.replace(
@@ -197,7 +197,7 @@ def _no_cell(section: Section, method: str, budget: int) -> Cell:
     )
 
 
-def _compare(
+def _compare_with_other_models(
     own: Sequence[Section], added: Mapping[str, Section], models: Sequence[str], plan: Plan
 ) -> tuple[dict[str, tuple[Comparison, ...]], list[Comparison]]:
     """Returns the differences of our methods to the models: by benchmark, and over benchmarks."""
@@ -215,7 +215,7 @@ def _compare(
             methods=(*models, *section.methods),
             cells=(
                 *(
-                    _repeated(section, added.get(section.benchmark), model, budget, plan)
+                    _repeated_model_cell(section, added.get(section.benchmark), model, budget, plan)
                     for model in models
                     for budget in section.budgets
                 ),
@@ -235,7 +235,9 @@ def _to_models(entries: Sequence[Comparison], models: Sequence[str]) -> tuple[Co
     return tuple(e for e in entries if e.other in models and e.method not in models)
 
 
-def _repeated(section: Section, added: Section | None, model: str, budget: int, plan: Plan) -> Cell:
+def _repeated_model_cell(
+    section: Section, added: Section | None, model: str, budget: int, plan: Plan
+) -> Cell:
     cell = _no_cell(section, model, budget)
     scores: Sequence[Score] = added.cell(model, NO_BUDGET).scores if added else ()
     if not scores:

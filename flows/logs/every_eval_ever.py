@@ -60,7 +60,7 @@ def read_log(path: Path) -> ItemLog:
         raise ItemLogError(f"{path}: needs {evaluation_file.name} beside it, which has the model.")
     evaluation = parse_object(evaluation_file.read_bytes(), str(evaluation_file))
     model = object_member(evaluation, "model_info", evaluation_file)
-    name = _text(model, "id", f"{evaluation_file}: model_info")
+    name = _log_text_member(model, "id", f"{evaluation_file}: model_info")
     results = evaluation.get("evaluation_results")
     if not isinstance(results, list) or not all(isinstance(result, dict) for result in results):
         raise ItemLogError(f"{evaluation_file}: evaluation_results must be a list of objects.")
@@ -94,7 +94,9 @@ def read_log(path: Path) -> ItemLog:
         task=tasks[0],
         metric=_metric_name(result),
         split=str(settings.pop("split", "")),
-        items=sorted_items(((at, _logged_item(row, at)) for at, row in result_rows), "sample_id"),
+        items=sorted_items(
+            ((at, _every_eval_item(row, at)) for at, row in result_rows), "sample_id"
+        ),
         settings=settings,
         **own,
     )
@@ -174,7 +176,7 @@ def _readable_result(
         # Items are in 0-1; some state their mean in percent.
         in_percent = metric.get("max_score") == 100 or metric.get("metric_unit") == "percent"
         mean = mean / 100 if in_percent else mean
-        values = [_value(row, place) for place, row in of_result]
+        values = [_score_or_pseudo_value(row, place) for place, row in of_result]
         bounded = metric.get("max_score") != "Infinity" and not _has_pseudo_values(of_result)
         if bounded and not all(0 <= value <= 1 for value in values):
             continue
@@ -215,24 +217,24 @@ def _own_fields(
     return {**numbers, "checkpoint": text_of(checkpoint)}
 
 
-def _logged_item(row: Mapping[str, Any], place: str) -> LoggedItem:
+def _every_eval_item(row: Mapping[str, Any], place: str) -> LoggedItem:
     question = object_member(row, "input", place)
-    text = _text(question, "raw", f"{place}: input", empty=True)
+    text = _log_text_member(question, "raw", f"{place}: input", empty=True)
     prompt, digest = text_of(question.get("formatted") or text), text_of(row.get("sample_hash"))
     return LoggedItem(
-        id=_text(row, "sample_id", place),
+        id=_log_text_member(row, "sample_id", place),
         source=picture_of(optional_object(row, "metadata")),
         question=digest,
         prompt=prompt,
         text=text,
         target=_one_text(question.get("reference")),
         alike=json.dumps(question, sort_keys=True) if prompt else digest,
-        answer=_answer(row),
-        score=_value(row, place),
+        answer=_logged_answer(row),
+        score=_score_or_pseudo_value(row, place),
     )
 
 
-def _answer(row: Mapping[str, Any]) -> str | None:
+def _logged_answer(row: Mapping[str, Any]) -> str | None:
     """Returns the value extracted from the last turn; without one, the answer of a single turn."""
     raw = optional_object(row, "output").get("raw")
     if isinstance(raw, list) and len(raw) == 1:
@@ -253,7 +255,7 @@ def _one_text(texts: Any) -> str:
     return json.dumps(texts, ensure_ascii=False) if texts else ""
 
 
-def _value(row: Mapping[str, Any], place: str) -> float:
+def _score_or_pseudo_value(row: Mapping[str, Any], place: str) -> float:
     """Returns an item's score, or its pseudo-value where the metric is no mean of items."""
     score = object_member(row, "evaluation", place).get("score")
     if not is_number(score):
@@ -280,7 +282,9 @@ def _metric_name(result: Mapping[str, Any]) -> str:
     return str(name or metric.get("evaluation_description") or "score")
 
 
-def _text(values: Mapping[str, Any], name: str, place: str, *, empty: bool = False) -> str:
+def _log_text_member(
+    values: Mapping[str, Any], name: str, place: str, *, empty: bool = False
+) -> str:
     value = values.get(name)
     if not isinstance(value, str) or not (value or empty):
         raise ItemLogError(f"{place}: {name} must be a text, got {value!r}.")

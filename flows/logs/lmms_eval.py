@@ -87,7 +87,7 @@ def read_log(path: Path) -> ItemLog:
         split=str(settings.pop("split", "")),
         items=sorted_items(
             (
-                (f"{path} line {number}", _logged_item(row, metric, f"{path} line {number}"))
+                (f"{path} line {number}", _lmms_eval_item(row, metric, f"{path} line {number}"))
                 for number, row in rows
             ),
             "doc_id",
@@ -149,7 +149,7 @@ def _task_settings(
         # A config is written whole, but for what is null.
         filters = config.get("filter_list") or _DEFAULT_FILTERS
         config = {"dataset_name": None, **config, "filter_list": filters}
-    metrics = _entries(config, "metric_list", "metric", metric)
+    metrics = _task_setting_entries(config, "metric_list", "metric", metric)
     version = results.get("lmms_eval_version")
     return stated_settings(
         {
@@ -163,7 +163,7 @@ def _task_settings(
             "metric": {
                 "higher_is_better": optional_object(of_task, "higher_is_better").get(metric)
             },
-            "filter_list": _entries(config, "filter_list", "name", answer_filter),
+            "filter_list": _task_setting_entries(config, "filter_list", "name", answer_filter),
             "filter": answer_filter,
             **_members(of_run, "gen_kwargs", "offset", "fewshot_seed"),
             "limit": of_run.get("limit") or ("none" if "limit" in of_run else None),
@@ -186,13 +186,15 @@ def _written_shots(config: Mapping[str, Any]) -> Any:
     return next(shots, None) or config.get("num_fewshot")
 
 
-def _entries(config: Mapping[str, Any], field: str, key: str, name: str) -> list[dict[str, Any]]:
+def _task_setting_entries(
+    config: Mapping[str, Any], field: str, key: str, name: str
+) -> list[dict[str, Any]]:
     entries = config.get(field)
     entries = entries if isinstance(entries, list) else []
     return [entry for entry in entries if isinstance(entry, dict) and entry.get(key) == name]
 
 
-def _logged_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
+def _lmms_eval_item(row: Mapping[str, Any], metric: str, place: str) -> LoggedItem:
     if "doc_id" not in row:
         raise ItemLogError(f"{place}: doc_id is missing.")
     # lmms-eval drops `doc` before it writes, and with it the picture's name: only logs to which

@@ -71,7 +71,7 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
         by_task.setdefault(log.task, []).append(log)
     for of_task in by_task.values():
         check_settings(of_task)
-    alike = {task: _alike(of_task) for task, of_task in by_task.items()}
+    alike = {task: _first_items_of_questions(of_task) for task, of_task in by_task.items()}
     scores = list[Score]()
     unknown, named = dict[str, None](), dict[str, None]()
     for log in logs:
@@ -102,7 +102,10 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
         first_logs.setdefault(log.model, log)
         if not all(item.source for item in log.items):
             unknown[log.task] = None
-        sources = [item.source if own_pictures else _source(log.task, item) for item in log.items]
+        sources = [
+            item.source if own_pictures else _logged_item_picture(log.task, item)
+            for item in log.items
+        ]
         if any("\0" in source for source in sources):
             named[log.task] = None
         # A question without a picture is a source by itself, which no picture's name can be.
@@ -160,7 +163,7 @@ def report_logs(logs: Sequence[ItemLog], *, own_pictures: bool = False) -> Repor
     return build_report(plan, scores, {}, notes=[*notes, *settings_notes(by_task)])
 
 
-def _alike(logs: Sequence[ItemLog]) -> dict[str, str]:
+def _first_items_of_questions(logs: Sequence[ItemLog]) -> dict[str, str]:
     """Returns id of an item -> id of the first one of its question, by any of a task's logs."""
     first_of, alike = dict[str, str](), dict[str, str]()
     for item in (item for log in logs for item in log.items):
@@ -169,7 +172,7 @@ def _alike(logs: Sequence[ItemLog]) -> dict[str, str]:
     return alike
 
 
-def _source(task: str, item: LoggedItem) -> str:
+def _logged_item_picture(task: str, item: LoggedItem) -> str:
     """Returns an item's picture; a name that is no digest is a picture of the task alone."""
     is_known = not item.source or _DIGEST.fullmatch(item.source)
     return item.source if is_known else f"{task}\0{item.source}"

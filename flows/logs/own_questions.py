@@ -34,7 +34,7 @@ class OwnQuestion:
     @property
     def text(self) -> str:
         """The question without the command before it, with single spaces."""
-        return _plain(_COMMAND.sub("", self.prefix, count=1))
+        return _plain_item_text(_COMMAND.sub("", self.prefix, count=1))
 
 
 def read_questions(folder: Path) -> tuple[OwnQuestion, ...]:
@@ -165,19 +165,20 @@ class _Matching:
         if asked and question not in self._of_same_text(item, [question]):
             return (
                 f"question of item {item.id} must be {question.text!r:.80} as in {question.id}, "
-                f"got {_plain(asked)!r:.80}"
+                f"got {_plain_item_text(asked)!r:.80}"
             )
-        if not _accepts(question, item):
+        if not _accepts_logged_target(question, item):
             return _other_target(item, question)
         return question
 
     def _of_text(self, item: LoggedItem) -> OwnQuestion | str:
         asked = item.text or item.prompt
-        lines = dict.fromkeys(_plain(text) for text in (asked, *asked.splitlines()))
+        lines = dict.fromkeys(_plain_item_text(text) for text in (asked, *asked.splitlines()))
         same = [question for line in lines for question in self._by_text.get(line, ())]
         if not same:
-            return f"question of item {item.id} is none of its own, got {_plain(asked)!r:.80}"
-        accepting = [question for question in same if _accepts(question, item)]
+            text = _plain_item_text(asked)
+            return f"question of item {item.id} is none of its own, got {text!r:.80}"
+        accepting = [question for question in same if _accepts_logged_target(question, item)]
         if not accepting:
             return _other_target(item, same[0])
         if len(accepting) > 1:
@@ -192,18 +193,18 @@ class _Matching:
         self, item: LoggedItem, questions: Sequence[OwnQuestion]
     ) -> list[OwnQuestion]:
         # A question alone is part of our prompt; ours is part of a whole prompt of theirs.
-        text, prompt = _plain(item.text), _plain(item.prompt)
+        text, prompt = _plain_item_text(item.text), _plain_item_text(item.prompt)
         return [
             question
             for question in questions
-            if (text and text in _plain(question.prefix)) or question.text in prompt
+            if (text and text in _plain_item_text(question.prefix)) or question.text in prompt
         ]
 
 
-def _accepts(question: OwnQuestion, item: LoggedItem) -> bool:
+def _accepts_logged_target(question: OwnQuestion, item: LoggedItem) -> bool:
     """Returns whether a target is an accepted answer; unknown ones are not compared."""
-    answers = {_plain(answer).casefold() for answer in question.answers}
-    targets = {_plain(target).casefold() for target in _targets(item.target)}
+    answers = {_plain_item_text(answer).casefold() for answer in question.answers}
+    targets = {_plain_item_text(target).casefold() for target in _parse_logged_targets(item.target)}
     return not answers or not targets or bool(answers & targets)
 
 
@@ -214,7 +215,7 @@ def _other_target(item: LoggedItem, question: OwnQuestion) -> str:
     )
 
 
-def _targets(text: str) -> list[str]:
+def _parse_logged_targets(text: str) -> list[str]:
     """Returns the targets in a text: a line each, or a list as Python writes it."""
     if text.startswith("["):
         with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
@@ -223,5 +224,5 @@ def _targets(text: str) -> list[str]:
     return [text, *text.splitlines()] if text.strip() else []
 
 
-def _plain(text: str) -> str:
+def _plain_item_text(text: str) -> str:
     return " ".join(text.split())

@@ -143,12 +143,12 @@ def stated_settings(fields: Mapping[str, Any], *, null: bool = False) -> dict[st
       null: whether null says that there is none, as an empty text does; else it is not stated.
     """
     stated, once = dict[str, Any](), dict[str, dict[Any, None]]()
-    for name, value in _leaves("", fields):
+    for name, value in _logged_setting_leaves("", fields):
         is_empty = value in (None, "", [], {})
         if name in _NO_SETTINGS or (is_empty and (name in _WHOLES or (value is None and not null))):
             continue
         # Later places count, as a run's options do.
-        stated[name] = "" if is_empty else _plain(value)
+        stated[name] = "" if is_empty else _plain_setting_value(value)
         if name in _STATED_ONCE:
             values = once.setdefault(name, {})
             values[stated[name]] = None
@@ -156,17 +156,17 @@ def stated_settings(fields: Mapping[str, Any], *, null: bool = False) -> dict[st
     return stated
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _logged_setting_leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
     if name in ("generation", "model") and isinstance(value, str):
-        value = _parts(value)
+        value = _parse_setting_parts(value)
     if isinstance(value, Mapping) and value:
         for key, member in value.items():
             path = f"{name}.{key}".removeprefix(".")
             if name == "model" and any(part in key.lower() for part in _OF_ONE_MODEL):
                 continue
-            yield from _leaves(_NAMES.get(path, path), member)
+            yield from _logged_setting_leaves(_NAMES.get(path, path), member)
     elif name in ("metric.higher_is_better", "metric.lower_is_better"):
         if isinstance(value, bool):
             yield "direction", _HIGHER if value == (name == "metric.higher_is_better") else _LOWER
@@ -177,18 +177,18 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _parts(text: str) -> Any:
+def _parse_setting_parts(text: str) -> Any:
     """Returns the parts of a text: "temperature=0.7,do_sample=True", JSON or Python's of a dict."""
-    if isinstance(value := _literal(text), dict):
+    if isinstance(value := _parse_setting_literal(text), dict):
         return value
     # A comma parts where another name follows; in a list of values it does not.
     parts = [part.partition("=") for part in re.split(r",(?=[^,=]+=)", text.strip(" ,"))]
     if not all(equals for _, equals, _ in parts):
         return text
-    return {name.strip(): _literal(value) for name, _, value in parts}
+    return {name.strip(): _parse_setting_literal(value) for name, _, value in parts}
 
 
-def _literal(text: str) -> Any:
+def _parse_setting_literal(text: str) -> Any:
     """Returns the value that a text is in JSON or Python; the text itself if it is none."""
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -196,7 +196,7 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _plain(value: Any) -> Any:
+def _plain_setting_value(value: Any) -> Any:
     """Returns a value as all formats have it: "5" is 5, and functions have no address."""
     is_list = isinstance(value, list)
     text = json.dumps(value, sort_keys=True, default=str) if is_list else value
@@ -286,7 +286,7 @@ def settings_notes(tasks: Mapping[str, list[ItemLog]]) -> list[str]:
     """
     notes, unstated = list[str](), dict[str, list[str]]()
     for task, logs in tasks.items():
-        if missing := _unstated(logs):
+        if missing := _unstated_settings(logs):
             unstated.setdefault(abbreviate_list(missing, len(EXPECTED)), []).append(task)
         num = len(logs[0].items)
         stated = {name: value for log in logs for name, value in log.settings.items()}
@@ -337,7 +337,7 @@ def _compared_settings(log: ItemLog) -> dict[str, Any]:
     return {**{name: value for name, value in fields.items() if value}, **settings}
 
 
-def _unstated(logs: list[ItemLog]) -> list[str]:
+def _unstated_settings(logs: list[ItemLog]) -> list[str]:
     # Logs of our own have all that decides their scores in their store.
     stated = [_compared_settings(log) for log in logs if log.budget == NO_BUDGET]
     names = dict.fromkeys((*EXPECTED, *(name for one in stated for name in one)))

@@ -103,7 +103,7 @@ def show_results(
     if mixed:
         raise ConfigError("--mixed needs RUN, got --scores: a score file has no platforms.")
     try:
-        return render_report(_label(read_scores(scores), labels), form)
+        return render_report(_label_report_from_file(read_scores(scores), labels), form)
     except ScoreFileError as error:
         raise ConfigError(f"--scores: {error}") from None
 
@@ -205,8 +205,10 @@ def _labelled_report(
 ) -> Report:
     """Returns the report of a results artifact, or with `mixed` of its inputs, with labels."""
     if mixed:
-        return _label(report_of(store, results, mixed=True)[0], labels)
-    return _label(read_json((results.path / "results.json").read_text(encoding="utf-8")), labels)
+        return _label_report_from_file(report_of(store, results, mixed=True)[0], labels)
+    return _label_report_from_file(
+        read_json((results.path / "results.json").read_text(encoding="utf-8")), labels
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -255,7 +257,7 @@ def show_logs(
         raise ConfigError(f"--predictions: {error}") from None
     if form == "comparisons":
         return comparisons_to_csv(report)
-    return render_report(_label(report, labels), form)
+    return render_report(_label_report_from_file(report, labels), form)
 
 
 def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
@@ -284,7 +286,7 @@ def _add_logs(beside: OwnRun, logs: Sequence[ItemLog]) -> Report:
     return add_logs(report, plan, logs, questions, beside.same_metrics, read_fields)
 
 
-def _label(report: Report, path: Path | None) -> Report:
+def _label_report_from_file(report: Report, path: Path | None) -> Report:
     """Returns the report with the labels of a file."""
     if path is None:
         return report

@@ -154,7 +154,7 @@ def end_run_record(
         "holes": sorted(holes),
         "given_up": list(given_up),
         "state": "ended",
-        "finished": _now(),
+        "finished": _current_record_time(),
     }
     return run_outcome(_put_record(store, config, run_id, record))
 
@@ -179,7 +179,7 @@ def stop_run_record(store: Store, run_id: str, state: EndState, why: str = "") -
             "artifacts": sorted({*record["artifacts"], *(pinned & {*store.keys()})}),
             "failed": redact([why] if why else []),
             "state": state,
-            "finished": _now(),
+            "finished": _current_record_time(),
         }
         config = {**record["config"], "name": record["name"]}
         _put_record(store, config, run_id, stop)
@@ -225,7 +225,7 @@ def _put_record(
         before = {}
     before.pop("run", None)
     record = {
-        "began": _now(),
+        "began": _current_record_time(),
         **before,
         "format": RECORD_FORMAT,
         "name": config["name"],
@@ -238,7 +238,7 @@ def _put_record(
     return record
 
 
-def _now() -> str:
+def _current_record_time() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
@@ -318,7 +318,8 @@ def describe_larger_run(records: Iterable[dict[str, Any]], name: str) -> str:
         return ""
     run, text = larger
     return (
-        f"{name}: its newest run is taken, {newest['run']}, with {_sizes_text(_sizes(newest))}; "
+        f"{name}: its newest run is taken, {newest['run']}, with "
+        f"{_sizes_text(_run_table_sizes(newest))}; "
         f"{run} {text}: give {run} instead of {name} for that one"
     )
 
@@ -332,20 +333,20 @@ def larger_run(runs: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
     Args:
       runs: records of runs that ended; the first is compared with the others.
     """
-    sizes = _sizes(runs[0])
+    sizes = _run_table_sizes(runs[0])
     larger = [
         (record, more)
         for record in runs[1:]
-        if (more := {what: n for what, n in _sizes(record).items() if n > sizes[what]})
+        if (more := {what: n for what, n in _run_table_sizes(record).items() if n > sizes[what]})
     ]
     if not larger:
         return None
-    other, more = max(larger, key=lambda pair: [*_sizes(pair[0]).values()])
+    other, more = max(larger, key=lambda pair: [*_run_table_sizes(pair[0]).values()])
     at = other["finished"][:16].replace("T", " ")
     return other["run"], f"of {at} UTC has {_sizes_text(more)}"
 
 
-def _sizes(record: Mapping[str, Any]) -> dict[str, int]:
+def _run_table_sizes(record: Mapping[str, Any]) -> dict[str, int]:
     """Returns how many scores a run's table has, and what the run was to have; 0 for unknown."""
     config = record["config"]
     return {

@@ -48,7 +48,8 @@ def draw_spectra(
     chosen = [open_checkpoint(find_checkpoint(name, store), budget) for name in checkpoints]
     sides = sorted({checkpoint.model.vision.image_px for checkpoint in chosen})
     images = {
-        px: _images(paths, _papers_dataset(store, px) if paper else data, limit, px) for px in sides
+        px: _read_spectral_images(paths, _papers_dataset(store, px) if paper else data, limit, px)
+        for px in sides
     }
     return write_spectra(chosen, images, out)
 
@@ -75,7 +76,7 @@ def _papers_dataset(store: str, image_px: int) -> str:
     return max(found, key=lambda artifact: artifact.manifest.started).uri
 
 
-def _images(
+def _read_spectral_images(
     paths: Sequence[str], data: str | None, limit: int | None, image_px: int
 ) -> list[np.ndarray]:
     images = list(read_pixels(paths, image_px)) if paths else []

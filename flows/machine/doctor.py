@@ -90,7 +90,7 @@ def examine_setup(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Set
     """
     # From what everything needs to what only some studies do, so that the first BAD is most likely
     # the cause.
-    yield from _check_python_path()
+    yield from _check_hidden_packages()
     yield _check_python()
     yield _check_packages()
     if refused := git_state().get("refused"):
@@ -161,7 +161,7 @@ def _check_packages() -> SetupFinding:
     )
 
 
-def _check_python_path() -> Iterator[SetupFinding]:
+def _check_hidden_packages() -> Iterator[SetupFinding]:
     """Finds files that PYTHONPATH puts before the packages of this project, and what they need."""
     distributions = importlib.metadata.packages_distributions()
     try:

@@ -23,7 +23,7 @@ def try_jax() -> str:
 
     for device in jax.devices():
         total = int(jnp.arange(NUM, device=device).sum())
-        _check(total == NUM * (NUM - 1) // 2, f"{device} added up to {total}")
+        _check_engine_result(total == NUM * (NUM - 1) // 2, f"{device} added up to {total}")
     kinds = sorted({device.device_kind for device in jax.devices()})
     return f"{len(jax.devices())} devices: {', '.join(kinds)}"
 
@@ -39,7 +39,7 @@ def try_beam() -> str:
             counted = pipeline | beam.Create(range(NUM)) | beam.combiners.Count.Globally()
             _ = counted | WriteToText(f"{folder}/count", shard_name_template="")
         count_text = Path(f"{folder}/count").read_text().strip()
-    _check(count_text == str(NUM), f"of {NUM} elements it counted {count_text}")
+    _check_engine_result(count_text == str(NUM), f"of {NUM} elements it counted {count_text}")
     return "FnApiRunner counts right"
 
 
@@ -52,7 +52,7 @@ def try_ray() -> str:
         counted = list(cluster.stream(_count_task, num_cpus=1, name="doctor"))
     finally:
         cluster.stop()
-    _check(counted == [*range(NUM)], f"a task yielded {counted}")
+    _check_engine_result(counted == [*range(NUM)], f"a task yielded {counted}")
     return "a cluster of this machine starts and runs a task"
 
 
@@ -79,10 +79,12 @@ def try_video() -> str:
         has_decord = importlib.util.find_spec("decord") is not None
         for decode in (decode_pyav, decode_decord) if has_decord else (decode_pyav,):
             found = decode(path, info, [0.0, 1.0])
-            _check(found is not None, f"{decode.__name__} does not read H.264 in MP4")
+            _check_engine_result(found is not None, f"{decode.__name__} does not read H.264 in MP4")
             frames = [frame for _, frame in found or ()]
             levels = [round(float(frame.mean()) / 10) for frame in frames]
-            _check(levels == [0, 10], f"{decode.__name__} found frames {levels} for 0 and 10")
+            _check_engine_result(
+                levels == [0, 10], f"{decode.__name__} found frames {levels} for 0 and 10"
+            )
     if has_decord:
         return "PyAV and decord find the frames asked for"
     return "PyAV finds the frames asked for; decord is not installed, so PyAV reads all clips"
@@ -103,7 +105,7 @@ def try_tf(store: str) -> str:
         )
         found = check_with_tf_data(dataset, max_records=0)
     what = keys[0] if keys else "a dataset written for the trial"
-    _check(not found.failure, f"{what}: {found.text}")
+    _check_engine_result(not found.failure, f"{what}: {found.text}")
     return f"{what}: {found.text}"
 
 
@@ -143,7 +145,7 @@ def _count_task() -> Iterator[int]:
     yield from range(NUM)
 
 
-def _check(holds: bool, otherwise: str) -> None:
+def _check_engine_result(holds: bool, otherwise: str) -> None:
     if not holds:
         raise RuntimeError(otherwise)
 

@@ -45,7 +45,8 @@ def examine_gpus(
     if not gpus and driver is None:
         if not plugins:
             return None
-        detail = f"JAX's plugin for CUDA {_either(plugins)} is installed, and no NVIDIA driver is"
+        versions = _join_plugin_versions(plugins)
+        detail = f"JAX's plugin for CUDA {versions} is installed, and no NVIDIA driver is"
         cure = "none is needed without a GPU; with one, install its driver or run in its container"
         return GpuFinding("note", detail, cure)
     machine = f"driver {driver}" if driver else "GPUs without a driver's version"
@@ -61,9 +62,10 @@ def examine_gpus(
     if not plugins:
         return GpuFinding("bad", f"{machine}; JAX has no plugin and computes on the CPU", cure)
     if not set(plugins) & set(runs):
-        detail = f"{machine} is older than JAX's plugin for CUDA {_either(plugins)} needs: {needed}"
+        versions = _join_plugin_versions(plugins)
+        detail = f"{machine} is older than JAX's plugin for CUDA {versions} needs: {needed}"
         return GpuFinding("bad", detail, f"{cure}, in a new .venv" if runs else cure)
-    detail = f"{machine}; JAX's plugin for CUDA {_either(plugins)}"
+    detail = f"{machine}; JAX's plugin for CUDA {_join_plugin_versions(plugins)}"
     return GpuFinding("ok", detail + _describe_smallest_card())
 
 
@@ -95,5 +97,5 @@ def _driver_version(file: Path) -> str | None:
     return found[1] if found else None
 
 
-def _either(versions: Collection[str]) -> str:
+def _join_plugin_versions(versions: Collection[str]) -> str:
     return " and ".join(sorted(versions))

@@ -55,22 +55,22 @@ class _NewestFacts:
     def __call__(self) -> ServerFacts | None:
         """Returns the facts read last, with their age if that is long ago; None at first."""
         if time.monotonic() - self._asked_at <= max(_ASK_EVERY, _LOAD * self._took):
-            return self._dated()
+            return self._facts_with_age()
         # Whoever holds the lock is reading already.
         if self._asking.acquire(blocking=False):
             self._is_read.clear()
-            threading.Thread(target=self._ask, daemon=True).start()
+            threading.Thread(target=self._refresh_server_facts, daemon=True).start()
         self._is_read.wait(self._patience)
-        return self._dated()
+        return self._facts_with_age()
 
-    def _dated(self) -> ServerFacts | None:
+    def _facts_with_age(self) -> ServerFacts | None:
         """Returns the facts, with their age if that is more than a moment."""
         age = time.monotonic() - self._read_at
         if self._facts is None or age <= _ASK_EVERY + self._took:
             return self._facts
         return dataclasses.replace(self._facts, age=age)
 
-    def _ask(self) -> None:
+    def _refresh_server_facts(self) -> None:
         began = time.monotonic()
         try:
             # Its imports, which take a second, come here too.

@@ -66,13 +66,13 @@ class _Looks:
         """Settles the runs that were killed, and returns lines; no run's row ends the watching."""
         lines: list[str] = []
         try:
-            for line in self._look():
+            for line in self._look_for_dead_runs():
                 lines.append(line)
         except Exception as error:  # Rows come from strangers: the next look is made all the same.
             lines.append(f"the runs could not be looked at: {type(error).__name__}: {error}")
         return lines
 
-    def _look(self) -> Iterator[str]:
+    def _look_for_dead_runs(self) -> Iterator[str]:
         # Asked before the look, which settles such runs: those that were being cancelled, and now
         # are, may have left jobs behind.
         cancelling = best_effort(_runs_in_state, StateType.CANCELLING) or {}

@@ -56,7 +56,7 @@ def store_pages(
         return made
 
     def answer(request: Request) -> Response:
-        page = _page_of(request)
+        page = _page_of_request(request)
         try:
             if page.kind in SHARED_TEXTS:
                 text, media_type = SHARED_TEXTS[page.kind]
@@ -99,7 +99,7 @@ def store_pages(
     )
 
 
-def _page_of(request: Request) -> Page:
+def _page_of_request(request: Request) -> Page:
     """Returns the page of an address."""
     # The raw path is split before unquoting, so that an escaped "/" stays inside its part.
     raw: bytes = request.scope.get("raw_path") or request.url.path.encode()

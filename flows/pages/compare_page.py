@@ -103,7 +103,7 @@ def _find_side(study: ScoredRun, parts: Sequence[str]) -> Side:
     match parts:
         case []:
             cells = {(s.benchmark, c.method, c.budget): (s, c) for s, c in filled}
-            label, sort = f"{study.record['name']} {_moment(study)}", "run"
+            label, sort = f"{study.record['name']} {_run_finish_time(study)}", "run"
         case [benchmark, method] if benchmark == _ALL:
             cells = {(s.benchmark, c.budget): (s, c) for s, c in filled if c.method == method}
             label, sort = method, "method"
@@ -138,14 +138,15 @@ def find_sides(store: Store, names: Sequence[str]) -> list[Side]:
             side
             if side.sort == "run"
             else dataclasses.replace(
-                side, label=f"{side.label}, {side.study.record['name']} {_moment(side.study)}"
+                side,
+                label=f"{side.label}, {side.study.record['name']} {_run_finish_time(side.study)}",
             )
             for side in sides
         ]
     return sides
 
 
-def _moment(study: ScoredRun) -> str:
+def _run_finish_time(study: ScoredRun) -> str:
     return str(study.record["finished"])[:16].replace("T", " ")
 
 
@@ -258,7 +259,7 @@ def chart_of_sides(
         (number, place, score.seed, checkpoint)
         for number, cell in enumerate(cells)
         for place, score in enumerate(cell.scores)
-        for checkpoint in _checkpoint(store, score.artifact)
+        for checkpoint in _checkpoint_behind_scores(store, score.artifact)
     ]
     curves = [
         _loss_curve(
@@ -328,7 +329,7 @@ def trainings_by_sort(
     for group, method in enumerate(section.methods):
         cells = [cell for cell in section.cells if cell.method == method and cell.scores]
         for score in cells[0].scores if cells else ():
-            for made in _checkpoint(store, score.artifact):
+            for made in _checkpoint_behind_scores(store, score.artifact):
                 while made is not None:
                     by_sort.setdefault(labels_of(made).action, {}).setdefault(
                         made.key, (group, made)
@@ -337,7 +338,7 @@ def trainings_by_sort(
     return {sort: [*trainings.values()] for sort, trainings in by_sort.items()}
 
 
-def _checkpoint(store: Store, scores: str) -> Iterator[Manifest]:
+def _checkpoint_behind_scores(store: Store, scores: str) -> Iterator[Manifest]:
     """Yields the checkpoint behind some scores; nothing if an artifact on the way is not there."""
     try:
         predictions = store.get_cached(scores).manifest.inputs["predictions"]

@@ -94,11 +94,11 @@ def thinned(points: CurvePoints) -> CurvePoints:
 def curves_png(what: str, curves: Curves) -> bytes:
     """Returns a picture of curves as a PNG."""
     png = io.BytesIO()
-    _drawn(what, curves).quantize(16, Image.Quantize.FASTOCTREE).save(png, "PNG")
+    _draw_training_curves(what, curves).quantize(16, Image.Quantize.FASTOCTREE).save(png, "PNG")
     return png.getvalue()
 
 
-def _drawn(what: str, curves: Curves) -> Image.Image:
+def _draw_training_curves(what: str, curves: Curves) -> Image.Image:
     """Returns a picture of curves, labelled with the ranges of steps and values."""
     #   loss                        16 tokens   64 tokens
     #   2.1 ┤──────────────────────────────────────────────

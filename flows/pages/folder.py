@@ -55,7 +55,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
             of_run = page.parts[:1] == (study.run,) or page.kind in SHARED
             if page.kind in _SERVED or not (of_run or page.parts[0] in lineage):
                 return None
-            known = names[page] = _file_name(page)
+            known = names[page] = _page_file_name(page)
             waiting.append(page)
         return known
 
@@ -77,7 +77,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
     return pages
 
 
-def _file_name(page: Page) -> str:
+def _page_file_name(page: Page) -> str:
     """Returns the name of a page's file: readable, with a digest that makes it unique."""
     words = (page.kind, *page.parts[-3:], *(value for _, value in page.query))
     readable = re.sub(r"[^\w@=.-]+", "-", "-".join(words))[:80].strip("-.")

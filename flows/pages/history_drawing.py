@@ -87,8 +87,10 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
     manifests |= {source.key: source for source, *_ in found}
     box_of = box_labels(manifests, _MOST_BOXES)
     steps = {(box_of[source.key], box_of[product.key]) for source, _, product in found}
-    arrows = _longest({(source, product) for source, product in steps if source != product})
-    column = _columns(set(box_of.values()), arrows)
+    arrows = _drop_redundant_arrows(
+        {(source, product) for source, product in steps if source != product}
+    )
+    column = _box_columns(set(box_of.values()), arrows)
     members: dict[str, list[str]] = collections.defaultdict(list)
     for key, label in box_of.items():
         members[label].append(key)
@@ -110,7 +112,7 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
         )
     return Drawing(
         boxes=tuple(boxes.values()),
-        arrows=tuple(_curve(boxes[a], boxes[b]) for a, b in sorted(arrows)),
+        arrows=tuple(_arrow_svg_path(boxes[a], boxes[b]) for a, b in sorted(arrows)),
         width=2 * _MARGIN + (max(filled) + 1) * (_WIDTH + _GAP_X) - _GAP_X,
         height=2 * _MARGIN + max(filled.values()) * (_HEIGHT + _GAP_Y) - _GAP_Y,
     )
@@ -135,7 +137,7 @@ def box_labels(manifests: Mapping[str, Manifest], most: int, times: str = "×") 
     }
 
 
-def _longest(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
+def _drop_redundant_arrows(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
     """Returns the arrows without those whose two boxes are also connected by a longer path."""
     after: dict[str, set[str]] = collections.defaultdict(set)
     for source, product in arrows:
@@ -154,7 +156,7 @@ def _longest(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
     return {(source, product) for source, product in arrows if product not in around[source]}
 
 
-def _columns(labels: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[str, int]:
+def _box_columns(labels: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Returns the length of the longest path to each box."""
     # Longest paths by relaxation. Shared boxes can form a cycle, where columns would grow for ever:
     # a path as long as the number of boxes shows one, and the loop stops.
@@ -167,7 +169,7 @@ def _columns(labels: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[s
     return column
 
 
-def _curve(source: HistoryBox, target: HistoryBox) -> str:
+def _arrow_svg_path(source: HistoryBox, target: HistoryBox) -> str:
     x0, y0 = source.x + source.width, source.y + source.height // 2
     x1, y1 = target.x, target.y + target.height // 2
     bend = max((x1 - x0) // 2, _GAP_X // 2)

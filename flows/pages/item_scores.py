@@ -89,7 +89,7 @@ class Reader:
           asked: type of question that items must have; "" takes all.
         """
         # Ids come from the first column; an item that the second one lacks counts as 0 there.
-        scored = [self._means(column) for column in columns]
+        scored = [self._mean_score_by_item(column) for column in columns]
         types = self.types(columns[0]) if asked else {}
         wanted = self._containing(columns, find.casefold()) if find else scored[0]
         found = [
@@ -119,7 +119,7 @@ class Reader:
                     found.add(item)
         return found
 
-    def _means(self, column: Column) -> Mapping[str, float]:
+    def _mean_score_by_item(self, column: Column) -> Mapping[str, float]:
         """Returns id -> mean score over the column's seeds."""
         seeds = [self._scores(key) for key in column.artifacts.values()]
         if len(seeds) == 1:

@@ -92,7 +92,12 @@ def page(
     if are_beside(store.uri):
         live = address(Page("artifact", (manifest.key,)))
         lines += [f"[Live page]({live}): its samples, its files, and everything made from it.", ""]
-    lines += [*fenced("mermaid", _mermaid(store, artifact, kept)), "", "| | |", "|---|---|"]
+    lines += [
+        *fenced("mermaid", _mermaid_lineage_graph(store, artifact, kept)),
+        "",
+        "| | |",
+        "|---|---|",
+    ]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
     # Pictures are part of the text, as data URIs: Prefect stores a page as text alone.
     for what, curves in curves_of(artifact).items():
@@ -199,7 +204,7 @@ def _word_of_kept(
         yield ""
 
 
-def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator[str]:
+def _mermaid_lineage_graph(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator[str]:
     """Yields a small graph with a box per ancestor, or per action if there are too many.
 
     The artifact's own box has a thick border. A box with an artifact that `parcel accept` kept has

@@ -34,16 +34,16 @@ class Masks:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._codec = functools.lru_cache(maxsize=4)(self._load)
+        self._codec = functools.lru_cache(maxsize=4)(self._load_mask_codec)
         # Cached, since a list of items asks once per item.
-        self.codec_of = functools.lru_cache(maxsize=256)(self._codec_of)
+        self.codec_of = functools.lru_cache(maxsize=256)(self._mask_codec_key)
 
-    def _load(self, key: str):
+    def _load_mask_codec(self, key: str):
         from model.masks.codec import MaskCodec  # Imports JAX, which other pages do not need.
 
         return MaskCodec.load(self._store.get(key).path / MASK_CODEC)
 
-    def _codec_of(self, key: str) -> str:
+    def _mask_codec_key(self, key: str) -> str:
         """Returns the key of the mask codec behind predictions or scores; "" if there is none."""
         #   scores ─▶ predictions ─▶ checkpoint ─▶ mask codec
         #                            a step of the user's ─▶ checkpoint ─▶ mask codec

@@ -280,7 +280,7 @@ class OverviewReader:
             pins[run_of_pin(pin)].append(pin)
         with self._lock:
             runs = [
-                (any(pin.is_live() for pin in own), self._run(run, own))
+                (any(pin.is_live() for pin in own), self._run_under_way(run, own))
                 for run, own in pins.items()
             ]
             self._journals = {run: j for run, j in self._journals.items() if run in pins}
@@ -294,13 +294,13 @@ class OverviewReader:
             running=running,
             lost=[run for is_live, run in runs if not is_live and run.flow_run_id not in ended],
             ended=_ended_runs(records, self._store.uri, {run.study for run in running}),
-            studies=_studies(records),
+            studies=_study_summaries(records),
             unreadable=self.records.unreadable,
             server=self._server(),
             server_errors=service_errors(self._store.state),
         )
 
-    def _run(self, run: str, pins: Sequence[LeaseView]) -> RunUnderWay:
+    def _run_under_way(self, run: str, pins: Sequence[LeaseView]) -> RunUnderWay:
         # Pins are in the store, for all machines; a journal is on the disk of its own.
         state = self._store.state
         pin = max(pins, key=lambda pin: pin.renewed)
@@ -385,7 +385,7 @@ def _ended_runs(
     return runs
 
 
-def _studies(records: Mapping[str, Mapping[str, Any]]) -> list[StudySummary]:
+def _study_summaries(records: Mapping[str, Mapping[str, Any]]) -> list[StudySummary]:
     by_name: dict[str, list[tuple[str, Mapping[str, Any]]]] = collections.defaultdict(list)
     for run, record in records.items():
         by_name[record["name"]].append((run, record))
@@ -434,14 +434,14 @@ def differences_text(record: Mapping[str, Any]) -> str:
     """Returns the changes of a run's config since the run before it, in one line."""
     differences = record.get("differs") or {}
     named = [
-        f"{path}: {_value_text(was)} → {_value_text(now)}"
+        f"{path}: {_config_value_text(was)} → {_config_value_text(now)}"
         for path, (was, now) in list(differences.items())[:_MAX_DIFFERENCES]
     ]
     rest = len(differences) - len(named)
     return "; ".join(named) + (f"; and {rest} more" if rest else "")
 
 
-def _value_text(value: Any) -> str:
+def _config_value_text(value: Any) -> str:
     text = "none" if value is None else str(value)
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
 

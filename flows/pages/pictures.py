@@ -26,13 +26,15 @@ class Records:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._dataset: Callable[[str], Dataset] = functools.lru_cache(maxsize=64)(self._open)
-        self.find = functools.lru_cache(maxsize=256)(self._find)
+        self._dataset: Callable[[str], Dataset] = functools.lru_cache(maxsize=64)(
+            self._open_dataset_by_key
+        )
+        self.find = functools.lru_cache(maxsize=256)(self._find_dataset_record)
 
-    def _open(self, key: str) -> Dataset:
+    def _open_dataset_by_key(self, key: str) -> Dataset:
         return Dataset(self._store.get_cached(key).uri)
 
-    def _find(self, key: str, record: str) -> Record | None:
+    def _find_dataset_record(self, key: str, record: str) -> Record | None:
         """Returns a record of a dataset by id; None if there is none, or its files are gone."""
         try:
             # Lazily, part by part: the search ends in the first part that has the record.
@@ -163,7 +165,7 @@ class PictureBoxes:
                 veil = MaskOverlay(box=None, color=color, key=self._data, n=self._num_markers)
                 self.veils[veil] = None
                 self._num_markers += 1
-            elif one[2] and codec and (box := _box(one[1], number)):
+            elif one[2] and codec and (box := _parse_picture_box(one[1], number)):
                 codes = "-".join(map(str, numbers(one[2])))
                 self.veils[MaskOverlay(box=box, color=color, key=codec, codes=codes)] = None
             parts.append(f'<b class="box{(number - 1) % 5}">[{number}{" mask" * masked}]</b>')
@@ -173,11 +175,11 @@ class PictureBoxes:
         return Markup("".join(parts))
 
     def __iter__(self) -> Iterator[PictureBox]:
-        boxes = (_box(tokens, number) for tokens, number in self._numbers.items())
+        boxes = (_parse_picture_box(tokens, number) for tokens, number in self._numbers.items())
         yield from (box for box in boxes if box)
 
 
-def _box(tokens: str, number: int) -> PictureBox | None:
+def _parse_picture_box(tokens: str, number: int) -> PictureBox | None:
     """Returns the box of four location tokens; None if its area is empty."""
     top, left, bottom, right = (1000 * side for side in parse_box(tokens))
     if bottom <= top or right <= left:

@@ -47,7 +47,7 @@ def rebuild(store: Store) -> int:
     view = store.snapshot()
     count, uses, cards = 0, UsageIndex(view).of_all(), Cards(view)
     for artifact in view.artifacts():
-        _create(_page_of(view, artifact, uses, cards, reused=True))
+        _create_ui_page(_ui_page_of_artifact(view, artifact, uses, cards, reused=True))
         count += 1
     # Oldest first: of several runs with one name, the UI shows the page published last.
     for run, record in sorted(
@@ -55,12 +55,12 @@ def rebuild(store: Store) -> int:
     ):
         if record["results"] is None:
             continue
-        _create(_table_page(store, record["name"], run, record["results"]))
+        _create_ui_page(_table_page(store, record["name"], run, record["results"]))
         count += 1
     return count
 
 
-def _create(page: UIPage) -> None:
+def _create_ui_page(page: UIPage) -> None:
     shown = page.redacted()
     create_markdown_artifact(str(shown.text), key=page.key, description=shown.description)
 
@@ -91,16 +91,20 @@ def publish_results(store: Store, run: str, name: str, key: str, pages: PageQueu
         maker = manifest.environment.get("prefect", {}).get("flow_run_id")
         # A reused transfer has the page that its own run gave it; there may be hundreds.
         holds = kind_of(manifest).holds
-        is_transfer = holds == "checkpoint" and any(_scores(manifest.key, uses))
+        is_transfer = holds == "checkpoint" and any(_score_keys_of_checkpoint(manifest.key, uses))
         if holds in _SHOWN and (maker == pages.flow_run_id or not is_transfer):
             artifact = store.get_cached(manifest.key)
-            pages.put(_page_of(store, artifact, uses, cards, reused=maker != pages.flow_run_id))
+            pages.put(
+                _ui_page_of_artifact(
+                    store, artifact, uses, cards, reused=maker != pages.flow_run_id
+                )
+            )
 
 
-def _page_of(
+def _ui_page_of_artifact(
     store: Store, artifact: Artifact, uses: _Uses, cards: Cards, *, reused: bool
 ) -> UIPage:
-    samples = _samples(store, artifact, uses, cards)
+    samples = _sample_cards(store, artifact, uses, cards)
     return UIPage(
         key=page_key(artifact.key),
         text=lineage_page(
@@ -110,25 +114,25 @@ def _page_of(
     )
 
 
-def _samples(store: Store, artifact: Artifact, uses: _Uses, cards: Cards) -> Iterator[Card]:
+def _sample_cards(store: Store, artifact: Artifact, uses: _Uses, cards: Cards) -> Iterator[Card]:
     """Yields sample records, or for a checkpoint sample answers at its largest budget."""
     if kind_of(artifact.manifest).holds != "checkpoint":
         yield from cards.samples(artifact, _SAMPLES)
-    elif scores := [store.get_cached(key) for key in _scores(artifact.key, uses)]:
+    elif scores := [store.get_cached(key) for key in _score_keys_of_checkpoint(artifact.key, uses)]:
         best = max(scores, key=lambda one: one.manifest.config.get("budget", 0))
         yield from cards.samples(best, _SAMPLES)
 
 
-def _scores(checkpoint: str, uses: _Uses) -> Iterator[str]:
+def _score_keys_of_checkpoint(checkpoint: str, uses: _Uses) -> Iterator[str]:
     """Yields the keys of the scores of a checkpoint's predictions, and of its cast's."""
     for user in uses.get(checkpoint, {}):
-        if _holds(user, "answers"):
-            yield from (key for key in uses.get(user, {}) if _holds(key, "scores"))
+        if _artifact_holds(user, "answers"):
+            yield from (key for key in uses.get(user, {}) if _artifact_holds(key, "scores"))
         elif kind_of_key(user) == CAST.name:
-            yield from _scores(user, uses)
+            yield from _score_keys_of_checkpoint(user, uses)
 
 
-def _holds(key: str, contents: Contents) -> bool:
+def _artifact_holds(key: str, contents: Contents) -> bool:
     kind = KINDS.get(kind_of_key(key))
     return kind is not None and kind.holds == contents
 
@@ -151,7 +155,7 @@ def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
     else:
         cells = [cell for section in report.sections for cell in section.cells]
         keys = [key for cell in cells for key in cell.artifacts]
-        newest = best_effort(_newest, keys) or {key: page_link(key) for key in keys}
+        newest = best_effort(_newest_page_links, keys) or {key: page_link(key) for key in keys}
 
         def cell_link(text: str, cell: Cell) -> str:
             """Returns the text, linked to the first seed's page, and a numbered link per other."""
@@ -160,7 +164,7 @@ def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
             return f"[{text}]({first}){more}"
 
     text = to_markdown(report, link=cell_link)
-    picture = f"![score against budget]({_plot(folder / 'results.png')})"
+    picture = f"![score against budget]({_plot_data_uri(folder / 'results.png')})"
     return UIPage(
         key=f"results-{name}",
         text=f"{head}\n\n{text}\n{picture}\n",
@@ -168,7 +172,7 @@ def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
     )
 
 
-def _newest(keys: Sequence[str]) -> Mapping[str, str]:
+def _newest_page_links(keys: Sequence[str]) -> Mapping[str, str]:
     """Returns key -> UI path of the artifact's newest page, or of its key if it has no page."""
     found = {key: page_link(key) for key in keys}
     with get_client(sync_client=True) as client:
@@ -181,7 +185,7 @@ def _newest(keys: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def _plot(path: Path) -> str:
+def _plot_data_uri(path: Path) -> str:
     """Returns a plot as a data URI, in few colors and no wider than the page."""
     with Image.open(path) as image:
         image.thumbnail((_PLOT_PX, _PLOT_PX * 4))

@@ -88,12 +88,12 @@ class Cards:
         elif kind.items:
             data = artifact.manifest.inputs[kind.items].key
             with contextlib.suppress(FileNotFoundError):  # gc deleted its files.
-                for row in self._answers(artifact, limit):
+                for row in self._card_answer_rows(artifact, limit):
                     card = self.of(data, row["id"])
                     card.add("", row.get("score"), [(0, row)], self.masks.codec_of(key))
                     yield card
 
-    def _answers(self, artifact: Artifact, limit: int) -> Iterable[Mapping[str, Any]]:
+    def _card_answer_rows(self, artifact: Artifact, limit: int) -> Iterable[Mapping[str, Any]]:
         match kind_of(artifact.manifest).holds:
             case "scores":
                 return self.answers.file(artifact.key).spread(limit)

@@ -118,7 +118,7 @@ def study_of(store: Store, run: str) -> Study:
     return Study(
         run=record["run"],
         record=record,
-        report=_read_report(results.path / "results.json"),
+        report=_read_results_report(results.path / "results.json"),
         pretrainings={
             seed: number
             for one in (plan, *plan.get("also", ()))
@@ -197,7 +197,7 @@ def _is_scores(key: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4)
-def _read_report(path: Path) -> Report:
+def _read_results_report(path: Path) -> Report:
     """Returns the report of a results artifact, whose files never change."""
     text = path.read_text(encoding="utf-8")
     # A report of 10,000 cells is half a million objects, all of which stay: looking for garbage

@@ -35,10 +35,12 @@ def card_rows(cards: Iterable[Card], px: int = _PX) -> Iterator[str]:
     # Picture, prompt and answers, then what each column's seeds answered.
     for card in cards:
         yield (
-            f"<tr><td>{_picture(card, px)}</td><td><b>{_cut(card.prefix)}</b><br>"
-            f"{_cut(', '.join(card.answers[:4]))}</td>"
+            f"<tr><td>{_sample_picture_html(card, px)}</td>"
+            f"<td><b>{_cut_sample_text(card.prefix)}</b><br>"
+            f"{_cut_sample_text(', '.join(card.answers[:4]))}</td>"
             + "".join(
-                f"<td>{_cut(text)}{'' if score is None else f' ({100 * score:.0f})'}</td>"
+                f"<td>{_cut_sample_text(text)}"
+                f"{'' if score is None else f' ({100 * score:.0f})'}</td>"
                 for *_, answers in card.columns
                 for _, text, score in answers
             )
@@ -46,7 +48,7 @@ def card_rows(cards: Iterable[Card], px: int = _PX) -> Iterator[str]:
         )
 
 
-def _picture(card: Card, px: int) -> str:
+def _sample_picture_html(card: Card, px: int) -> str:
     if card.record is None or not card.record.images:
         return ""
     with Image.open(io.BytesIO(card.record.images[0])) as stored:
@@ -75,7 +77,7 @@ def paint_boxes(image: Image.Image, card: Card) -> None:
         paint_box(image, (left, top, right, bottom), box.number - 1)
 
 
-def _cut(text: str) -> str:
+def _cut_sample_text(text: str) -> str:
     """Returns an escaped text without tags, on one line of bounded length, escaped again."""
     plain = html.unescape(_TAG.sub("", " ".join(text.split())))
     return html.escape(plain if len(plain) <= _SIGNS else plain[:_SIGNS] + "…")

@@ -126,16 +126,16 @@ class Site:
         self._cards = Cards(store)
         # Kind -> (number of parts in the address, function that returns the template's values).
         self._pages: Mapping[str, tuple[int, Callable[..., Mapping[str, Any]]]] = {
-            "start": (0, self._start),
-            "runs": (0, self._runs),
-            "results": (1, self._results),
-            "curves": (2, self._curves),
-            "compare": (0, self._compare),
-            "cell": (4, self._cell),
-            "items": (2, self._items),
-            "item": (2, self._item),
-            "artifact": (1, self._artifact),
-            "diff": (0, self._diff),
+            "start": (0, self._start_page_values),
+            "runs": (0, self._runs_page_values),
+            "results": (1, self._results_page_values),
+            "curves": (2, self._curves_page_values),
+            "compare": (0, self._compare_page_values),
+            "cell": (4, self._cell_page_values),
+            "items": (2, self._items_page_values),
+            "item": (2, self._item_page_values),
+            "artifact": (1, self._artifact_page_values),
+            "diff": (0, self._diff_page_values),
             "seen": (1, self._sample_uses),
         }
 
@@ -175,9 +175,9 @@ class Site:
             "figure_forms": list(FIGURE_FORMS),
         }
         self._templates.filters |= {
-            "number": _number,
+            "number": _one_decimal_text,
             "short": lambda digest: digest[:12],
-            "moment": _moment,
+            "moment": _page_time_text,
             "age": age_text,
             "duration": duration_text,
             "left": time_left_text,
@@ -221,12 +221,16 @@ class Site:
                 case "results", run:
                     data = report_file(study_of(self._store, run).report, form)
                 case ("runs",):
-                    data = table_file([*run_rows(self._runs(page)["listed"])], form)
+                    data = table_file([*run_rows(self._runs_page_values(page)["listed"])], form)
                 case ("compare",):
-                    pairs = (pair for _, rows in self._compare(page)["pairs"] for pair in rows)
+                    pairs = (
+                        pair
+                        for _, rows in self._compare_page_values(page)["pairs"]
+                        for pair in rows
+                    )
                     data = table_file([*pair_rows(pairs)], form)
                 case "items", run, benchmark:
-                    listed = self._items(page, run, benchmark)
+                    listed = self._items_page_values(page, run, benchmark)
                     chosen, found = listed["chosen"], listed["found"]
                     rows = item_rows(self._cards.answers, chosen, found) if found else ()
                     data = table_file([*rows], form)
@@ -272,10 +276,10 @@ class Site:
             pass
         raise NoPageError(f"There is no such picture in {self._store.uri}.")
 
-    def _start(self, page: Page) -> Mapping[str, Any]:
+    def _start_page_values(self, page: Page) -> Mapping[str, Any]:
         return {"facts": self.overview(), "most": _LISTED}
 
-    def _runs(self, page: Page) -> Mapping[str, Any]:
+    def _runs_page_values(self, page: Page) -> Mapping[str, Any]:
         records = self._overview.records.read()
         study = page.get("study")
         runs = [(run, r) for run, r in records.items() if not study or r["name"] == study]
@@ -303,7 +307,7 @@ class Site:
             "unreadable": self._overview.records.unreadable,
         }
 
-    def _results(self, page: Page, run: str) -> Mapping[str, Any]:
+    def _results_page_values(self, page: Page, run: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         # What is over all benchmarks stands on the first page, before its benchmarks.
         pages = _in_pages(study.report.sections, self._max_cells)
@@ -330,14 +334,14 @@ class Site:
             "of_charts": filled,
         }
 
-    def _curves(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
+    def _curves_page_values(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         section = study.section(benchmark)
         colors = method_colors(study.report)
         charts = list(charts_of_section(self._store, self._losses, section, colors))
         return {"study": study, "section": section, "charts": charts}
 
-    def _compare(self, page: Page) -> Mapping[str, Any]:
+    def _compare_page_values(self, page: Page) -> Mapping[str, Any]:
         from flows.lineage.diff import compare_lineages
 
         sides = find_sides(self._store, page.all("side")[:_MAX_SIDES])
@@ -406,15 +410,15 @@ class Site:
             card = self._cards.of(data, item.id)
             for column, score in zip(columns, item.scores, strict=True):
                 told = self._cards.answers.rows(column, item.id)
-                card.add(column, score, told, self._codec_of(column))
+                card.add(column, score, told, self._codec_key_of_column(column))
             cards.append(card)
         return cards
 
-    def _cell(
+    def _cell_page_values(
         self, page: Page, run: str, benchmark: str, method: str, budget: str
     ) -> Mapping[str, Any]:
         study = study_of(self._store, run)
-        column = self._column(study, benchmark, f"{method}@{budget}")
+        column = self._find_table_column(study, benchmark, f"{method}@{budget}")
         section = study.section(benchmark)
         artifacts = [self._store.get_cached(key) for key in column.artifacts.values()]
         return {
@@ -453,22 +457,21 @@ class Site:
         runs.sort(key=lambda run: when(run[1]), reverse=True)
         cell = f"{section.benchmark}/{column.method}/{column.budget}"
         there = {
-            f"the same, in the run of {_moment(record['finished'])} ({run.rpartition('-')[2]})": (
-                f"{run}/{cell}"
-            )
+            f"the same, in the run of {_page_time_text(record['finished'])} "
+            f"({run.rpartition('-')[2]})": (f"{run}/{cell}")
             for run, record in runs[:_NAMED]
         }
         return here | there
 
-    def _items(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
+    def _items_page_values(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
         # What the address chose, checked first: one column, or two to compare, and which items to
         # show.
         study = study_of(self._store, run)
         columns = study.columns(benchmark)
         if not columns:
             raise KeyError(f"No cell of {benchmark} was scored.")
-        first = self._column(study, benchmark, page.get("a") or next(iter(columns)))
-        second = page.get("b") and self._column(study, benchmark, page.get("b"))
+        first = self._find_table_column(study, benchmark, page.get("a") or next(iter(columns)))
+        second = page.get("b") and self._find_table_column(study, benchmark, page.get("b"))
         show = page.get("show") or "all"
         if show not in ITEM_FILTERS or (show in OF_TWO and not second):
             raise KeyError(
@@ -491,7 +494,7 @@ class Site:
             "columns": columns,
             "first": first,
             "second": second,
-            "pairs": _pairs(columns),
+            "pairs": _column_pairs(columns),
             "chosen": chosen,
             "found": found,
             "show": show,
@@ -513,7 +516,7 @@ class Site:
             "is_right": is_right,
         }
 
-    def _item(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
+    def _item_page_values(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         item = page.get("id")
         columns = study.columns(benchmark).values()
@@ -523,12 +526,12 @@ class Site:
             answers = list(self._cards.answers.rows(column, item))
             if card and answers:
                 mean = sum(row["score"] for _, row in answers) / len(answers)
-                card.add(column, mean, answers, self._codec_of(column))
+                card.add(column, mean, answers, self._codec_key_of_column(column))
         if not card or not card.columns:
             raise KeyError(f"{benchmark} of {study.run} has no item {item!r}.")
         return {"study": study, "benchmark": benchmark, "card": card, "is_right": is_right}
 
-    def _artifact(self, page: Page, key: str) -> Mapping[str, Any]:
+    def _artifact_page_values(self, page: Page, key: str) -> Mapping[str, Any]:
         artifact = self._store.get(key)
         users = self.uses.of(key)
         # A table of results has thousands of inputs: only those that are listed are looked up.
@@ -548,17 +551,17 @@ class Site:
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
             "rejects": rejects_of(artifact, _REJECTS),
-            "namesakes": {} if self._is_folder else self._namesakes(artifact),
+            "namesakes": {} if self._is_folder else self._artifact_namesakes(artifact),
         }
 
-    def _namesakes(self, artifact: Artifact) -> Mapping[str, str]:
+    def _artifact_namesakes(self, artifact: Artifact) -> Mapping[str, str]:
         """Returns key -> label of the artifacts of the same step, of other runs or times."""
         keys = self.uses.namesakes(artifact)[:_NAMED]
         name = artifact.manifest.name
         labels = distinct_names(self._store, dict.fromkeys([artifact.key, *keys], name))
         return {key: labels[key] for key in keys}
 
-    def _diff(self, page: Page) -> Mapping[str, Any]:
+    def _diff_page_values(self, page: Page) -> Mapping[str, Any]:
         from flows.lineage.diff import compare_lineages
         from flows.lookup.target import find_target
 
@@ -575,7 +578,7 @@ class Site:
         found = trace_sample(self._store, find_target(self._store, study.run), page.get("id"))
         return {"study": study, "sample": page.get("id"), "found": found}
 
-    def _column(self, study: Study, benchmark: str, name: str) -> Column:
+    def _find_table_column(self, study: Study, benchmark: str, name: str) -> Column:
         columns = study.columns(benchmark)
         if name not in columns:
             raise KeyError(
@@ -584,7 +587,7 @@ class Site:
             )
         return columns[name]
 
-    def _codec_of(self, column: Column) -> str:
+    def _codec_key_of_column(self, column: Column) -> str:
         """Returns the key of the mask codec for a column's answers; "" if it has none."""
         return self._cards.masks.codec_of(next(iter(column.artifacts.values())))
 
@@ -623,17 +626,17 @@ def _in_pages(sections: Sequence[Section], max_cells: int) -> list[list[Section]
     return pages
 
 
-def _pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
+def _column_pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
     """Returns the pairs of columns that a folder compares: methods at the same budget."""
     listed = list(columns.values())
     return [(a, b) for i, a in enumerate(listed) for b in listed[i + 1 :] if a.budget == b.budget]
 
 
-def _moment(value: object) -> str:
+def _page_time_text(value: object) -> str:
     """Returns a time, or the text of one, as "2026-11-27 20:00"; "" for none."""
     return str(value or "")[:16].replace("T", " ")
 
 
-def _number(value: object) -> str:
+def _one_decimal_text(value: object) -> str:
     """Returns a number with one decimal, or a dash; tables of earlier versions lack some."""
     return f"{value + 0.0:.1f}" if isinstance(value, int | float) else "–"

@@ -50,7 +50,7 @@ class DatasetSizes:
         # Part of a split, or a split whose size is not published, is not known.
         count = num_examples(published, train_data(benchmark, view.transfers)[1])
         transfer = view.transfers.get(benchmark)
-        return self._published(count, (transfer and transfer.prepare) or view.prepare)
+        return self._published_dataset_size(count, (transfer and transfer.prepare) or view.prepare)
 
     def num_eval(self, view: StudyView, name: str) -> int | None:
         """Returns the items of a row of the results; None where unknown."""
@@ -61,9 +61,11 @@ class DatasetSizes:
         rows = benchmark_of(row.benchmark, transfer).rows
         size = next((r.size for r in rows if r.splits == row.split), None)
         stated = [limit for limit in (size, transfer.eval_limit) if limit is not None]
-        return self._published(min(stated, default=0), transfer.prepare or view.prepare)
+        return self._published_dataset_size(
+            min(stated, default=0), transfer.prepare or view.prepare
+        )
 
-    def _published(self, count: int, prepare: PrepareConfig) -> int | None:
+    def _published_dataset_size(self, count: int, prepare: PrepareConfig) -> int | None:
         if not count:
             return None
         self.is_any_published = True

@@ -28,7 +28,8 @@ def describe_detectable(
       num_pretrainings: pretrainings of each method.
     """
     points = {
-        name: _detectable(num, num_rows, num_seeds, num_pretrainings) for name, num in items.items()
+        name: _detectable_difference(num, num_rows, num_seeds, num_pretrainings)
+        for name, num in items.items()
     }
     order = sorted(points, key=lambda name: points[name])
     ends = " to ".join(
@@ -50,7 +51,9 @@ def describe_detectable(
     )
 
 
-def _detectable(num_items: int, num_rows: int, num_seeds: int, num_pretrainings: int) -> float:
+def _detectable_difference(
+    num_items: int, num_rows: int, num_seeds: int, num_pretrainings: int
+) -> float:
     # Items count as if all seeds answered alike, since most of what is hard is so for every seed.
     parts = [Variance.known(_DISAGREEMENT * 100**2 / num_items)]
     # The difference of two methods, over independent draws. A table learns how far seeds differ

@@ -86,7 +86,7 @@ def with_planned_microbatch(program: PlannedProgram) -> TrainConfig:
     """Returns the recipe with the number that `microbatch: auto` stands for on these chips."""
     if program.train.microbatch != "auto":
         return program.train
-    rows = _fitting(program)
+    rows = _microbatch_for_program(program)
     return dataclasses.replace(program.train, microbatch=rows or 1)
 
 
@@ -99,7 +99,7 @@ def describe_microbatches(config: StudyConfig) -> Iterator[str]:
     """
     programs_by_line: dict[str, list[tuple[str, float]]] = {}
     for program in training_programs(config):
-        if line := _describe(program):
+        if line := _describe_batch_fit(program):
             needed = planned_bytes(program, with_planned_microbatch(program))
             programs_by_line.setdefault(line, []).append((program.name, needed / GIB))
     for line, programs in programs_by_line.items():
@@ -107,7 +107,7 @@ def describe_microbatches(config: StudyConfig) -> Iterator[str]:
         yield f"{abbreviate_list(names, _MAX_NAMES)}: {line.format(gib=gib)}"
 
 
-def _describe(program: PlannedProgram) -> str:
+def _describe_batch_fit(program: PlannedProgram) -> str:
     """Returns a line with room for the memory, {gib}; "" for a batch that fits as a whole."""
     size, chips = program.train.batch_size, program.chips.count
     if (shards := program.train.exact_shards) is not None and shards % chips:
@@ -130,7 +130,7 @@ def _describe(program: PlannedProgram) -> str:
             return ""
         at_once = f"a chip computes {rows // passes} of a batch of {size} at a time"
         return f"{at_once}, in at most {{gib:.1f}} GiB by formula"
-    fits = _fitting(program)
+    fits = _microbatch_for_program(program)
     cure = (
         f"microbatch: {fits} fits, and so does compute.microbatch: auto"
         if fits
@@ -142,7 +142,7 @@ def _describe(program: PlannedProgram) -> str:
     return f"{asked}, and does not fit; {cure}"
 
 
-def _fitting(program: PlannedProgram) -> int | None:
+def _microbatch_for_program(program: PlannedProgram) -> int | None:
     return fitting_microbatch(
         program.model,
         program.train,

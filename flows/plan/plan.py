@@ -301,7 +301,9 @@ class _Planner:
         self, stage: str, view: StudyView, method: Method, train: TrainConfig, chips: StepChips
     ) -> PlannedTraining:
         """Returns the row of one stage of a method."""
-        self._check(f"{stage}.train" if view.is_higher else stage, train, chips.topology)
+        self._check_batch_on_chips(
+            f"{stage}.train" if view.is_higher else stage, train, chips.topology
+        )
         self._note_chips(stage, chips)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
         # Epochs become steps only once all datasets of the mixture are prepared and counted.
@@ -316,7 +318,7 @@ class _Planner:
         # of it.
         program = PlannedProgram(name=stage, model=model, train=train, num_images=1, chips=chips)
         train = with_planned_microbatch(program)
-        shapes = self._timed(model, train, chips.topology)
+        shapes = self._estimate_shape_times(model, train, chips.topology)
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
         step_s = _mean_step(shapes)
@@ -361,7 +363,7 @@ class _Planner:
         # a copy of them, with moments of its own.
         peaks = []
         try:
-            state = outcome(self._program(model, train, largest.tokens)).argument_bytes or 0.0
+            state = outcome(self._train_program(model, train, largest.tokens)).argument_bytes or 0.0
             for program in programs:
                 told, reads = outcome(program), isinstance(program, HeldOutProgram)
                 shared = (told.argument_bytes or 0.0) if reads else 0.0
@@ -408,7 +410,7 @@ class _Planner:
         shapes = ()
         if divided:
             _, shape, train, images = max(divided, key=lambda row: row[0])
-            shapes = (self._compiled(model, train, shape, chips.topology, images),)
+            shapes = (self._compile_batch_shape(model, train, shape, chips.topology, images),)
         pace = _pace_of(view, method, pretrainings)
         sent_s = chips.count * traffic / chips.topology.group_bytes(chips.count)
         count = len(view.fine_tunings) - len(unknown)
@@ -535,7 +537,7 @@ class _Planner:
         if self._sizes.is_any_published:
             yield "datasets that are not prepared yet count with their published sizes"
 
-    def _check(self, stage: str, train: TrainConfig, topology: Topology) -> None:
+    def _check_batch_on_chips(self, stage: str, train: TrainConfig, topology: Topology) -> None:
         chips = topology.num_chips
         if train.batch_size % chips:
             raise ConfigError(
@@ -548,23 +550,25 @@ class _Planner:
                 f"{train.num_replicas}."
             )
 
-    def _timed(
+    def _estimate_shape_times(
         self, model: ModelConfig, train: TrainConfig, topology: Topology
     ) -> tuple[BatchShape, ...]:
         """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
         # Shapes come in the order of their size; the last one decides memory.
         shapes = _batch_shapes(model, train, num_images=1)
-        largest = self._compiled(model, train, shapes[-1], topology)
+        largest = self._compile_batch_shape(model, train, shapes[-1], topology)
         every = self._every or (largest.compiled is not None and largest.compiled.by_formula)
         timed = []
         for shape in shapes[:-1]:
-            timed_shape = self._compiled(model, train, shape, topology) if every else shape
+            timed_shape = (
+                self._compile_batch_shape(model, train, shape, topology) if every else shape
+            )
             timed.append(
                 timed_shape if timed_shape.compiled else _scale_shape(timed_shape, largest)
             )
         return (*timed, largest)
 
-    def _compiled(
+    def _compile_batch_shape(
         self,
         model: ModelConfig,
         train: TrainConfig,
@@ -575,7 +579,7 @@ class _Planner:
         # Without a compiler there is a formula. Either is noted, once for the whole
         # plan: `notes` is a dict for that reason. What a TPU's compiler refuses has no estimate.
         compute = self._config.compute
-        program = self._program(model, train, shape.tokens, num_images)
+        program = self._train_program(model, train, shape.tokens, num_images)
         arithmetic = {"flops": shape.flops, "mfu": compute.mfu}
         note = ""
         try:
@@ -604,7 +608,7 @@ class _Planner:
             interconnect_s=estimate.interconnect_s,
         )
 
-    def _program(
+    def _train_program(
         self, model: ModelConfig, train: TrainConfig, tokens: int, num_images: int = 1
     ) -> TrainProgram:
         return TrainProgram(

@@ -160,7 +160,7 @@ def plan_data_of(
 
 
 def _cost_by_sample(step: Step, saved_estimate: SavedEstimate) -> MissingDataset:
-    sample, local = saved_estimate.sample, _workers(step.config)
+    sample, local = saved_estimate.sample, _num_local_workers(step.config)
     low, high = sample.core_s
     return MissingDataset(
         name=step.name,
@@ -193,7 +193,7 @@ def _cost_by_similar(step: Step, explanation: Explanation) -> MissingDataset:
         if is_complete and is_same and _inputs_of(full_config(artifact.manifest)) == inputs_wanted:
             similar_artifacts.append(artifact)
     if not similar_artifacts:
-        return MissingDataset(name=step.name, workers=_workers(step.config))
+        return MissingDataset(name=step.name, workers=_num_local_workers(step.config))
     newest = max(similar_artifacts, key=lambda artifact: artifact.manifest.started)
     counts, hours = newest.manifest.counts, device_seconds(newest) / _HOUR
     inputs, records = float(counts["inputs"]), float(counts["records"])
@@ -203,7 +203,7 @@ def _cost_by_similar(step: Step, explanation: Explanation) -> MissingDataset:
         inputs=(inputs, inputs),
         records=(records, records),
         hours=(hours, hours),
-        workers=_workers(step.config),
+        workers=_num_local_workers(step.config),
     )
 
 
@@ -218,7 +218,7 @@ def _plain_config(config: Any) -> Any:
     return redact(json.loads(canonical_json(config)))
 
 
-def _workers(spec: DatasetSpec) -> int | None:
+def _num_local_workers(spec: DatasetSpec) -> int | None:
     """Returns the number of local processes that prepare a dataset; None for a remote runner."""
     apart = any("environment_type" in option for option in spec.prepare.runner_options)
     is_local = spec.prepare.runner == "FnApiRunner" and not apart

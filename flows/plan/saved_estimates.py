@@ -49,7 +49,7 @@ class SavedEstimates:
 
     def find(self, step: Step) -> SavedEstimate | None:
         """Returns the latest sample of a dataset; None if there is none."""
-        path = self._path(step)
+        path = self._saved_estimate_path(step)
         if not path.is_file():
             return None
         raw = json.loads(path.read_text())
@@ -90,10 +90,10 @@ class SavedEstimates:
             asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=estimate
         )
         text = json.dumps(dataclasses.asdict(saved_estimate))
-        open_backend(str(self._folder)).put(self._path(step).name, text.encode())
+        open_backend(str(self._folder)).put(self._saved_estimate_path(step).name, text.encode())
         return saved_estimate, ""
 
-    def _path(self, step: Step) -> Path:
+    def _saved_estimate_path(self, step: Step) -> Path:
         # A sample holds for the same raw files, settings, code and libraries, as a dataset does.
         depends = [
             _FORM,

@@ -76,7 +76,7 @@ def _stage_programs(
     deterministic = stage.view.compute.deterministic
     model, train = stage.view.model_of(method), stage.train_config_of(method)
     name = f"{stage.name} {method}{stage.view.backbone_suffix}"
-    yield from _updates(name, model, train, 1, topology, deterministic=deterministic)
+    yield from _update_programs(name, model, train, 1, topology, deterministic=deterministic)
     for what, program in watch_programs(stage.view, method, model, train, topology):
         yield f"{name} {what}", program
 
@@ -103,7 +103,7 @@ def watch_programs(
         program = HeldOutProgram(model=model, train=_shapes_of(held_out), tokens=tokens)
         yield f"watch, {tokens} tokens", program
     if watch.probe is not None and view.watch.probe is not None:
-        yield from _updates(
+        yield from _update_programs(
             "probe",
             watch.probe.model,
             watch.probe.train,
@@ -118,7 +118,7 @@ def _transfer_programs(
 ) -> Iterator[tuple[str, DeviceProgram]]:
     model = view.model_of(method, transfer=True)
     for benchmark in view.fine_tunings:
-        yield from _updates(
+        yield from _update_programs(
             f"transfer {benchmark}{view.view_suffix} {method}",
             model,
             view.fine_tuning_of(benchmark, method),
@@ -128,7 +128,7 @@ def _transfer_programs(
         )
 
 
-def _updates(
+def _update_programs(
     name: str,
     model: ModelConfig,
     train: TrainConfig,

@@ -88,7 +88,10 @@ def _plan_report(
     """Returns the report of one view."""
     by_cell = _scores_by_cell(scores, plan)
     # What all intervals and differences are made from, built once.
-    rows = {key: row_of(key[0], _in_order(seeds, plan), plan) for key, seeds in by_cell.items()}
+    rows = {
+        key: row_of(key[0], _scores_in_seed_order(seeds, plan), plan)
+        for key, seeds in by_cell.items()
+    }
     intervals = _cell_intervals(by_cell, rows, chance, guesses, plan)
     sections = tuple(
         dataclasses.replace(
@@ -155,7 +158,8 @@ def _cell_intervals(
     for keys in by_method(by_cell):
         of_keys = [rows[key] for key in keys]
         numbers = [
-            [pretraining_of[score.seed] for score in _in_order(by_cell[key], plan)] for key in keys
+            [pretraining_of[score.seed] for score in _scores_in_seed_order(by_cell[key], plan)]
+            for key in keys
         ]
         blind = [(chance.get(key[0]), guesses.get(key[0], {})) for key in keys]
         outliers = find_outlier_rows(of_keys, numbers)
@@ -165,7 +169,7 @@ def _cell_intervals(
     return found
 
 
-def _in_order(seeds: Mapping[int, Score], plan: Plan) -> tuple[Score, ...]:
+def _scores_in_seed_order(seeds: Mapping[int, Score], plan: Plan) -> tuple[Score, ...]:
     # In the order of the plan's seeds: scores of two methods are paired by that order.
     return tuple(seeds[s] for s in plan.seeds if s in seeds)
 
@@ -186,7 +190,7 @@ def _build_section(
 
     def cell(method: str, budget: int) -> Cell:
         seeds = by_cell.get((benchmark, method, budget), {})
-        scores = _in_order(seeds, plan)
+        scores = _scores_in_seed_order(seeds, plan)
         interval, error, is_outlier = intervals.get(
             (benchmark, method, budget), (None, None, False)
         )

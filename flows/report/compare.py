@@ -85,7 +85,7 @@ def _method_differences(
     """Yields the differences between the cells of a benchmark that are compared."""
     pretraining_of = plan.pretraining_of
     scored = {(c.method, c.budget) for c in section.cells if c.scores}
-    for pair in _pairs(section, scored):
+    for pair in _comparison_pairs(section, scored):
         cells = section.cell(*pair[:2]), section.cell(*pair[2:])
         row, less, seeds = shared_rows(*cells, rows)
         if seeds:
@@ -106,7 +106,7 @@ def shared_rows(
     return row, less, shared
 
 
-def _pairs(section: Section, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
+def _comparison_pairs(section: Section, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
     """Yields the pairs that are compared on a benchmark.
 
     Args:

@@ -135,7 +135,7 @@ def decide_pair(
     decision = None
     for num in range(min(least_seeds, most), most + 1):
         places = [place for place, number in enumerate(rounds) if number < num]
-        decision = _look(
+        decision = _decision_at_look(
             [row.of_seeds(places) for row in rows], [numbers[place] for place in places], num, error
         )
         if num < least_seeds:
@@ -195,7 +195,7 @@ def decision_bound(num_seeds: int, error: float) -> float:
     return math.sqrt((num_seeds - 1) * (ratio - 1) / (1 - ratio / grown))
 
 
-def _look(
+def _decision_at_look(
     rows: Sequence[PairedScores], pretrainings: Sequence[int], num: int, error: float
 ) -> Decision:
     bound = decision_bound(num, error)

@@ -64,7 +64,7 @@ def write_evaluations(
       ConfigError: if the organization is no name of a folder.
       OSError: if a file cannot be written.
     """
-    if not _NAME.fullmatch(organization) or _folder_name(organization) != organization:
+    if not _NAME.fullmatch(organization) or _portable_folder_name(organization) != organization:
         raise ConfigError(
             f"--organization must be letters, digits, dots, dashes and _, and no reserved name "
             f"such as data, got {organization!r}."
@@ -80,7 +80,11 @@ def write_evaluations(
 def _write_evaluation(
     score: ScoreArtifacts, out: Path, model: str, study: str, organization: str
 ) -> None:
-    folder = Path("data", _folder_name(score.cell.benchmark), *map(_folder_name, model.split("/")))
+    folder = Path(
+        "data",
+        _portable_folder_name(score.cell.benchmark),
+        *map(_portable_folder_name, model.split("/")),
+    )
     # Version 4 is what the format asks for; the digits are those of the key's digest.
     name = uuid.UUID(bytes=hashlib.sha256(score.scores.key.encode()).digest()[:16], version=4)
     made = datetime.datetime.fromisoformat(score.scores.started).timestamp()
@@ -92,7 +96,7 @@ def _write_evaluation(
     samples = folder / f"{name}{SAMPLES_END}"
     num = 0
     with (out / samples).open("w", encoding="ascii", newline="\n") as file:
-        for sample in _samples(score):
+        for sample in _evaluation_samples(score):
             of_evaluation = {
                 "schema_version": SCHEMA_VERSION,
                 "evaluation_id": evaluation_id,
@@ -133,7 +137,7 @@ def _write_evaluation(
                 "checkpoint_sha256": score.checkpoint.content,
             },
         },
-        "evaluation_results": [_result(score, result_id)],
+        "evaluation_results": [_evaluation_result(score, result_id)],
         "detailed_evaluation_results": {
             "format": "jsonl",
             "file_path": samples.as_posix(),
@@ -146,7 +150,7 @@ def _write_evaluation(
     (out / folder / f"{name}.json").write_text(text, encoding="ascii")
 
 
-def _result(score: ScoreArtifacts, result_id: str) -> dict[str, Any]:
+def _evaluation_result(score: ScoreArtifacts, result_id: str) -> dict[str, Any]:
     metrics = read_score(score.folder / SCORE)
     items, _ = ItemsReader().of_scores(score.folder, metrics["score"])
     # As with intervals, a metric's bounds are not believed where a score has left them.
@@ -187,11 +191,11 @@ def _result(score: ScoreArtifacts, result_id: str) -> dict[str, Any]:
             "max_score": 1.0 if bounded else _UNBOUNDED,
         },
         "score_details": details,
-        "generation_config": _generation(score),
+        "generation_config": _generation_config_of_score(score),
     }
 
 
-def _generation(score: ScoreArtifacts) -> dict[str, Any]:
+def _generation_config_of_score(score: ScoreArtifacts) -> dict[str, Any]:
     decode = with_births(DecodeConfig, score.predictions.config["decode"])
     decoding = decode.get("decoding") or {}
     sampling = {name: decoding[name] for name in ("temperature", "top_p") if name in decoding}
@@ -205,7 +209,7 @@ def _generation(score: ScoreArtifacts) -> dict[str, Any]:
     }
 
 
-def _samples(score: ScoreArtifacts) -> Iterator[dict[str, Any]]:
+def _evaluation_samples(score: ScoreArtifacts) -> Iterator[dict[str, Any]]:
     for row in score.table().to_pylist():
         # Predictions of earlier versions may lack a prompt, answers or a source.
         prompt, answers = row["prompt"] or "", row["answers"] or []
@@ -233,7 +237,7 @@ def _samples(score: ScoreArtifacts) -> Iterator[dict[str, Any]]:
         }
 
 
-def _folder_name(name: str) -> str:
+def _portable_folder_name(name: str) -> str:
     """Returns a name as a folder may have it; the files have the name itself."""
     portable = re.sub(r"[^A-Za-z0-9._-]", "_", name).rstrip(".")
     return f"{portable}_" if _RESERVED.fullmatch(portable) else portable

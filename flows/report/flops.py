@@ -76,7 +76,7 @@ def _totals_table(rows: Sequence[flops.EfficiencyCell]) -> str:
             f"{row.kv_mb:.1f}" for row in group
         ]
         lines.append([group[0].connector, str(group[0].budget), *costs])
-    return _lines(titles, lines)
+    return _flops_table_text(titles, lines)
 
 
 def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.EfficiencyCell]) -> str:
@@ -88,8 +88,8 @@ def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.EfficiencyC
         cost = flops.prefill_flops(cfg, row.budget, modalities[row.modality])
         giga = [f"{getattr(cost, part) / 1e9:.3f}" for part in (*FLOPS_COLUMNS, "total")]
         lines.append([row.connector, str(row.budget), row.modality, *giga])
-    return _lines(["connector", "budget", "GFLOPs of", *FLOPS_COLUMNS, "total"], lines)
+    return _flops_table_text(["connector", "budget", "GFLOPs of", *FLOPS_COLUMNS, "total"], lines)
 
 
-def _lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _flops_table_text(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(line + "\n" for line in align_columns(titles, rows, rule=True))

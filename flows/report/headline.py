@@ -23,19 +23,20 @@ def headline_text(report: Report) -> str:
     names = {entry.name for entry in report.aggregates}
     over = next((name for name in (MAIN_SUITE, HIGH_SUITE, ALL) if name in names), "")
     entries = [entry for entry in report.aggregates if entry.name == over or not over]
-    if entry := _best(entries, reference):
+    if entry := _best_mean_for_headline(entries, reference):
         backbone = f"{entry.backbone} " if entry.backbone else ""
-        value = _retained(entry, reference) or f"{entry.mean:.1f}"
-        return f"{backbone}{entry.method}@{entry.budget}: {value} over {_benchmarks(entry)}"
+        value = _headline_retention_text(entry, reference) or f"{entry.mean:.1f}"
+        over = _headline_benchmarks_text(entry)
+        return f"{backbone}{entry.method}@{entry.budget}: {value} over {over}"
     cells = [cell for section in report.sections for cell in section.cells if cell.n]
-    if cell := _best(cells, reference):
-        texts = [score_text(cell), _retained(cell, reference)]
+    if cell := _best_mean_for_headline(cells, reference):
+        texts = [score_text(cell), _headline_retention_text(cell, reference)]
         score = ", ".join(text for text in texts if text)
         return f"{cell.benchmark} {cell.method}@{cell.budget}: {score}"
     return ""
 
 
-def _best(scored: Sequence[_Scored], reference: str) -> _Scored | None:
+def _best_mean_for_headline(scored: Sequence[_Scored], reference: str) -> _Scored | None:
     """Returns the mean with the highest retention, else the highest one; None if there is none."""
     # The reference retains 100 % of itself: it counts only where it is all there is.
     known = [one for one in scored if one.mean is not None]
@@ -43,13 +44,13 @@ def _best(scored: Sequence[_Scored], reference: str) -> _Scored | None:
     return max(known, key=lambda one: (one.retention or 0.0, one.mean or 0.0), default=None)
 
 
-def _retained(one: Aggregate | Cell, reference: str) -> str:
+def _headline_retention_text(one: Aggregate | Cell, reference: str) -> str:
     if one.retention is None or one.method == reference:
         return ""
     return f"{one.retention:.1f} % of {reference}"
 
 
-def _benchmarks(entry: Aggregate) -> str:
+def _headline_benchmarks_text(entry: Aggregate) -> str:
     if entry.of > entry.expected:
         return f"{entry.expected} of the {entry.of} benchmarks"
     return f"the {entry.of} benchmarks" if entry.of else f"{entry.expected} benchmarks"

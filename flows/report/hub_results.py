@@ -69,7 +69,9 @@ def write_hub_results(
             continue
         for cell in cells:
             behind = [by_key[score.artifact] for score in cell.scores]
-            entries.setdefault(cell.method, []).append(_entry(cell, task, behind, source))
+            entries.setdefault(cell.method, []).append(
+                _hub_result_entry(cell, task, behind, source)
+            )
     for method, of_method in entries.items():
         path = out / method / FILE
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +92,7 @@ def _hub_task(data: Manifest, metric: str) -> tuple[str, str] | None:
     return HUB_TASKS.get((reader, split))
 
 
-def _entry(
+def _hub_result_entry(
     cell: Cell, task: tuple[str, str], behind: Iterable[ScoreArtifacts], source: str
 ) -> dict[str, Any]:
     # What the Hub has no field for is in the notes: a model has an entry for each budget.

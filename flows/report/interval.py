@@ -149,7 +149,7 @@ def estimate_interval(
     """
     spreads = _Spreads.of(rows, pretrainings)
     variances = seeds_variances(with_typical_answers(spreads.seeds))
-    return _interval(spreads, variances, level, num_tests)
+    return _interval_from_variances(spreads, variances, level, num_tests)
 
 
 def estimate_intervals(
@@ -178,7 +178,9 @@ def estimate_intervals(
     ]
     variances = iter(seeds_variances([seeds for spreads in single for seeds in spreads.seeds]))
     return [
-        _interval(spreads, list(itertools.islice(variances, len(spreads.seeds))), level, num_tests)
+        _interval_from_variances(
+            spreads, list(itertools.islice(variances, len(spreads.seeds))), level, num_tests
+        )
         for spreads in single
     ]
 
@@ -192,7 +194,7 @@ def find_outlier_rows(
     return [any([next(outliers) for _ in seeds]) for seeds in single]
 
 
-def _interval(
+def _interval_from_variances(
     spreads: _Spreads, seed_variances: Sequence[Variance], level: float, num_tests: int
 ) -> ScoreInterval:
     """Returns the interval of a mean, where the variances of its seeds' means are given.

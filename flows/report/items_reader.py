@@ -67,16 +67,18 @@ class ItemsReader:
         file = ItemsFile(folder)
         plain = not file.has_pseudo_values
         sources, values = file.columns("source_sha256", "score" if plain else "pseudo_value")
-        return self._items(sources, values, score, plain=plain)
+        return self._score_items_from_values(sources, values, score, plain=plain)
 
     def of_guess(self, folder: Path, score: float) -> tuple[Items, bool]:
         """Returns the items of a `chance` artifact, as `of_scores` does."""
         rows = guess_rows(folder, ("source_sha256", "score", "pseudo_value"))
         sources, scores, pseudo_values = zip(*rows, strict=True) if rows else ((), (), ())
         plain = None in pseudo_values or not rows
-        return self._items(sources, scores if plain else pseudo_values, score, plain=plain)
+        return self._score_items_from_values(
+            sources, scores if plain else pseudo_values, score, plain=plain
+        )
 
-    def _items(
+    def _score_items_from_values(
         self, sources: Sequence[str], values: Sequence[float], score: float, *, plain: bool
     ) -> tuple[Items, bool]:
         key = tuple(sources)

@@ -54,12 +54,12 @@ def read_json(text: str) -> Report:
     """
     value = parse_json(text, "the report")
     try:
-        return _read_report(value)
+        return _read_json_report(value)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"the report is not one of ours: {reason_of(error)}.") from None
 
 
-def _read_report(value: Any) -> Report:
+def _read_json_report(value: Any) -> Report:
     # The inverse of `to_json`, for the pages. An entry keeps the fields that the classes have;
     # columns that are computed from these are left out.
     aggregate_fields = {field.name for field in dataclasses.fields(Aggregate)}

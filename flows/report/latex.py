@@ -31,13 +31,15 @@ def to_latex(report: Report) -> str:
     tables = []
     for (_, view), sections in groups.items():
         if aggregates := [entry for entry in report.aggregates if entry.view == view]:
-            tables.append(_table(_means_caption(sections), _means_tabular(aggregates, sections[0])))
-        tables.append(_table(_caption(sections), _tabular(sections)))
+            tables.append(
+                _latex_table(_means_caption(sections), _means_tabular(aggregates, sections[0]))
+            )
+        tables.append(_latex_table(_scores_caption(sections), _scores_tabular(sections)))
     # A table for a paper has no notes: whoever pastes it reads them in comments.
     return "\n".join([*tables, *(f"% {note}" for note in report.notes), ""]).rstrip("\n") + "\n"
 
 
-def _table(caption: str, tabular: str) -> str:
+def _latex_table(caption: str, tabular: str) -> str:
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", tabular, r"\end{table}"]
     return "\n".join([*lines, ""])
 
@@ -47,13 +49,13 @@ def _means_caption(sections: list[Section]) -> str:
     reference = escape_latex(sections[0].reference)
     retentions = f", and mean of the benchmarks' retentions of {reference} with {_RETENTION_ENDS}"
     return (
-        f"Means over benchmarks{_view_text(sections)}: {_draws_text(cells)}"
+        f"Means over benchmarks{_latex_view_text(sections)}: {_draws_text(cells)}"
         f"{retentions if sections[0].has_reference else ''}. "
         f"{_marks_text(sections)}."
     )
 
 
-def _caption(sections: list[Section]) -> str:
+def _scores_caption(sections: list[Section]) -> str:
     # A caption stands alone in a paper: what ± is and over how many draws, what retentions and
     # differences are against, and what the marks mean; each only where the table has it.
     cells = [cell for section in sections for cell in section.cells if cell.expected]
@@ -80,13 +82,13 @@ def _caption(sections: list[Section]) -> str:
     at_chance = any(cell.above_chance is False for cell in cells)
     chance = r". $^{\times}$: less than three standard errors, over seeds and items, above chance"
     return (
-        f"Scores{_view_text(sections)}: {_draws_text(cells)}{of_items}"
+        f"Scores{_latex_view_text(sections)}: {_draws_text(cells)}{of_items}"
         f"{retention * sections[0].has_reference}{differences * bool(sections[0].baseline)}. "
         f"{_marks_text(sections, star * starred)}{chance * at_chance}."
     )
 
 
-def _view_text(sections: list[Section]) -> str:
+def _latex_view_text(sections: list[Section]) -> str:
     resolution, backbone = sections[0].view
     images = f" on {escape_latex(backbone)}" if backbone else ""
     return images + (rf" at {resolution}\,px" if resolution else "")
@@ -118,13 +120,13 @@ def _marks_text(sections: list[Section], star: str = "") -> str:
     return f"Bold: the best at a budget{star}; underlined: the second best{apart}"
 
 
-def _tabular(sections: list[Section]) -> str:
+def _scores_tabular(sections: list[Section]) -> str:
     columns = [
         column
         for column in result_columns.CELL_COLUMNS
         if column.latex_heading and any(map(column.is_shown, sections))
     ]
-    lines = _headings(["Benchmark", "Method"], columns, sections[0].budgets)
+    lines = _tabular_headings(["Benchmark", "Method"], columns, sections[0].budgets)
     for section in sections:
         lines += [r"\midrule", *_section_rows(section, columns)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
@@ -136,14 +138,14 @@ def _means_tabular(aggregates: list[Aggregate], section: Section) -> str:
         for column in result_columns.AGGREGATE_COLUMNS
         if column.latex_heading and column.is_shown(section)
     ]
-    lines = _headings(["Mean over", "Method"], columns, section.budgets)
+    lines = _tabular_headings(["Mean over", "Method"], columns, section.budgets)
     for name in dict.fromkeys(entry.name for entry in aggregates):
         of_name = [entry for entry in aggregates if entry.name == name]
         lines += [r"\midrule", *_mean_rows(of_name, section, columns)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
-def _headings(
+def _tabular_headings(
     names: Sequence[str], columns: Sequence[ResultColumn[Any]], budgets: Sequence[int]
 ) -> list[str]:
     """Returns the first lines of a tabular: its columns, and two lines of headings."""

@@ -122,12 +122,12 @@ def overall_blocks(report: Report) -> list[ReportBlock]:
     for view, entries in itertools.groupby(report.comparisons, lambda entry: entry.view):
         section, of_view = _first_section(report, view), list(entries)
         table = _difference_table(of_view, section.budgets, num[view])
-        title = f"Methods and budgets compared{_view_text(section)}"
+        title = f"Methods and budgets compared{_block_view_text(section)}"
         blocks.append(ReportBlock(title=title, tables=[table]))
     return blocks
 
 
-def _view_text(section: Section) -> str:
+def _block_view_text(section: Section) -> str:
     return f" ({section.view_text})" if section.view_text else ""
 
 
@@ -258,7 +258,7 @@ def _aggregate_block(entries: Sequence[Aggregate], section: Section) -> ReportBl
         head = [column.heading.format(budget_text(b)) for column in means for b in section.budgets]
         head += [column.heading for column in counts]
         tables.append(ReportTable(head=["over", "rows", "method", *head], rows=rows, left=(0, 2)))
-    return ReportBlock(title=f"Over benchmarks{_view_text(section)}", tables=tables)
+    return ReportBlock(title=f"Over benchmarks{_block_view_text(section)}", tables=tables)
 
 
 def section_block(section: Section) -> ReportBlock:
@@ -296,7 +296,7 @@ def _grid_table(section: Section, grid: Grid) -> ReportTable:
         row = [TableField(method)]
         for column in columns:
             if column.is_count:
-                row.append(TableField(_count_text(column, section, method)))
+                row.append(TableField(_cell_count_text(column, section, method)))
                 continue
             budgets = section.budgets[:1] if column.is_shared else section.budgets
             row += [_cell_field(column, section, section.cell(method, b)) for b in budgets]
@@ -315,7 +315,7 @@ def _cell_field(column: ResultColumn[CellRow], section: Section, cell: Cell) -> 
     )
 
 
-def _count_text(column: ResultColumn[CellRow], section: Section, method: str) -> str:
+def _cell_count_text(column: ResultColumn[CellRow], section: Section, method: str) -> str:
     cells = [section.cell(method, budget) for budget in section.budgets]
     return range_text([column.value(CellRow(section, cell)) or 0 for cell in cells if cell.n])
 

@@ -44,7 +44,7 @@ def draw_pareto(
       form: one of `plot.FORMS`.
       of: name of a cost -> function from a cell to that cost, None if unknown.
     """
-    groups = _groups(report)
+    groups = _group_pareto_sections(report)
     with plot_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -59,9 +59,9 @@ def draw_pareto(
         panels = figure.subplots(rows, len(of), squeeze=False)
         look = looks(report)
         for row, ((_, num_images), sections) in zip(panels, groups.items(), strict=False):
-            points = _points(sections)
+            points = _pareto_points(sections)
             for axes, (name, cost) in zip(row, of.items(), strict=True):
-                _draw(axes, points, cost, look)
+                _draw_pareto_panel(axes, points, cost, look)
                 axes.set_xlabel(name)
             row[0].set_ylabel("mean score")
             what = "1 image" if num_images == 1 else f"{num_images} images"
@@ -82,7 +82,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     return best
 
 
-def _groups(report: Report) -> dict[tuple[Any, int], list[Section]]:
+def _group_pareto_sections(report: Report) -> dict[tuple[Any, int], list[Section]]:
     """Returns (view, number of images in a prompt) -> benchmarks."""
     groups: dict[tuple[Any, int], list[Section]] = {}
     for section in report.sections:
@@ -92,7 +92,7 @@ def _groups(report: Report) -> dict[tuple[Any, int], list[Section]]:
     return groups
 
 
-def _points(sections: Sequence[Section]) -> Points:
+def _pareto_points(sections: Sequence[Section]) -> Points:
     points: Points = {}
     for method in sections[0].methods:
         for budget in sections[0].budgets:
@@ -102,12 +102,12 @@ def _points(sections: Sequence[Section]) -> Points:
     return points
 
 
-def _mean(cell: Cell) -> float:
+def _mean_of_cell(cell: Cell) -> float:
     assert cell.mean is not None
     return cell.mean
 
 
-def _draw(
+def _draw_pareto_panel(
     axes: Any,
     points: Points,
     cost: Callable[[Cell], float | None],
@@ -124,7 +124,7 @@ def _draw(
     for key, cells in points.items():
         costs = [value for cell in cells if (value := cost(cell)) is not None]
         if len(costs) == len(cells):
-            at[key] = statistics.mean(costs), statistics.mean(map(_mean, cells))
+            at[key] = statistics.mean(costs), statistics.mean(map(_mean_of_cell, cells))
     edge = pareto_front([*at.values()])
     axes.step(
         *zip(*edge, strict=True) if edge else ((), ()),

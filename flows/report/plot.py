@@ -135,7 +135,7 @@ def _draw_panel(axes: Any, section: Section, colors: dict[str, tuple[str, str]])
     axes.set_xlim(budgets[0] / 2**0.45, budgets[-1] * 2**0.45)
     # Error bars may reach below 0, where no score is: the axis ends there, unless a mean does, too.
     low, high = axes.get_ylim()
-    axes.set_ylim(max(low, 0) if _lowest(section) >= 0 else low, high)
+    axes.set_ylim(max(low, 0) if _lowest_mean_or_chance(section) >= 0 else low, high)
     pixels = f", {section.resolution} px" if section.resolution else ""
     title = f"{section.title}{pixels}"
     axes.set_title(f"{section.backbone}\n{title}" if section.backbone else title)
@@ -182,7 +182,7 @@ def _ends_below_and_above(cell: Cell) -> tuple[float, float]:
     return max(cell.mean - cell.low, 0.0), max(cell.high - cell.mean, 0.0)
 
 
-def _lowest(section: Section) -> float:
+def _lowest_mean_or_chance(section: Section) -> float:
     means = [c.mean for c in section.cells if c.mean is not None]
     return min([*means, section.chance or 0.0])
 

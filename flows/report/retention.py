@@ -49,7 +49,11 @@ def add_intervals(
 
     def with_interval(cell: Cell) -> Cell:
         interval = intervals.get((cell.benchmark, cell.method, cell.budget))
-        return dataclasses.replace(cell, **_ends(interval, cell.retention)) if interval else cell
+        return (
+            dataclasses.replace(cell, **_retention_interval_ends(interval, cell.retention))
+            if interval
+            else cell
+        )
 
     found = (
         dataclasses.replace(section, cells=tuple(map(with_interval, section.cells)))
@@ -75,7 +79,7 @@ def _with_intervals(
         ends |= {"low": interval.low, "high": interval.high}
     if entry.retention is not None and retentions.keys() >= set(keys):
         interval = estimate_interval([retentions[key] for key in keys], numbers)
-        ends |= _ends(interval, entry.retention)
+        ends |= _retention_interval_ends(interval, entry.retention)
     return dataclasses.replace(entry, **ends)
 
 
@@ -117,7 +121,9 @@ def _retention_rows(
             yield key, (errors.times(100 / float(less.values.mean())), seeds)
 
 
-def _ends(interval: ScoreInterval, retention: float | None) -> dict[str, float | None]:
+def _retention_interval_ends(
+    interval: ScoreInterval, retention: float | None
+) -> dict[str, float | None]:
     """Returns the ends of a retention's interval; a retention is not below 0."""
     if interval.low is None or interval.high is None or retention is None:
         return {}

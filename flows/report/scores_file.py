@@ -71,9 +71,9 @@ def read_scores(path: str | Path) -> Report:
     _check_agreement(rows, path)
     sections, aggregates = [], []
     for resolution in dict.fromkeys(r.resolution for r in rows):
-        of_resolution = _sections([r for r in rows if r.resolution == resolution])
+        of_resolution = _published_sections([r for r in rows if r.resolution == resolution])
         sections += of_resolution
-        aggregates += _aggregates(of_resolution, resolution)
+        aggregates += _published_aggregates(of_resolution, resolution)
     return Report(sections=tuple(sections), aggregates=tuple(aggregates), num_pretrainings=0)
 
 
@@ -184,7 +184,7 @@ def _check_agreement(rows: Sequence[_ScoreRow], path: str | Path) -> None:
             )
 
 
-def _sections(rows: list[_ScoreRow]) -> list[Section]:
+def _published_sections(rows: list[_ScoreRow]) -> list[Section]:
     """Returns one section per benchmark; all rows share a resolution."""
     # A file has no line for the reference: each of its lines repeats the reference's score. So
     # every benchmark gets a first method, with a score at the largest budget alone.
@@ -259,7 +259,7 @@ def _row_cell(row: _ScoreRow | None, first: _ScoreRow, method: str, budget: int)
     )
 
 
-def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
+def _published_aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
     # Imported here: the groups are of the registry's rows, whose readers import NumPy.
     from pipelines.sources.paper_groups import group_sizes, rows_by_group
     from pipelines.sources.registry import row_of_title

@@ -110,14 +110,14 @@ def seeds_variances(spreads: Sequence[SeedSpread]) -> list[Variance]:
     if not known:
         return own
     has_items = not np.isinf(spreads[known[0]].answers_freedom)
-    priors = _priors(
+    priors = _ratio_priors(
         fits,
         [str(spreads[place].training) for place in known],
         parts,
         _WITH_ITEMS if has_items else _WITHOUT_ITEMS,
     )
     for place, of, fit, prior in zip(known, ratios, fits, priors, strict=True):
-        own[place] = _posterior(spreads[place], of, fit, prior)
+        own[place] = _posterior_seed_variance(spreads[place], of, fit, prior)
     return own
 
 
@@ -167,14 +167,14 @@ def _fitted_ratios(
     ]
     counts = np.array([spreads[place].num_answers for place in known])
     typical = math.exp(np.log(counts).mean()) if known else 1.0
-    of_typical, parts = _mixture(round(max(PRIOR_SCALE, PRIOR_SEEDS * math.sqrt(typical)), 1))
+    of_typical, parts = _ratio_mixture(round(max(PRIOR_SCALE, PRIOR_SEEDS * math.sqrt(typical)), 1))
     ratios = 1 + np.multiply.outer(counts / typical, of_typical - 1)
     fits = np.array([_log_likelihood(spreads[p], of) for p, of in zip(known, ratios, strict=True)])
     return known, ratios, fits, parts
 
 
 @functools.cache
-def _mixture(scale: float) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, "M R"]]:
+def _ratio_mixture(scale: float) -> tuple[Float[np.ndarray, " R"], Float[np.ndarray, "M R"]]:
     """Returns the ratios, and the chance of each in each part of the mixture.
 
     Args:
@@ -228,7 +228,7 @@ def _log_likelihood(spread: SeedSpread, ratios: Float[np.ndarray, " R"]) -> Floa
     return -(freedom * np.log(ratios) + (freedom + others) * np.log1p(scaled / others)) / 2
 
 
-def _priors(
+def _ratio_priors(
     fits: Float[np.ndarray, "T R"],
     trainings: Sequence[str],
     parts: Float[np.ndarray, "M R"],
@@ -258,7 +258,7 @@ def _priors(
     return (weights @ parts)[numbers]
 
 
-def _posterior(
+def _posterior_seed_variance(
     spread: SeedSpread,
     ratios: Float[np.ndarray, " R"],
     fit: Float[np.ndarray, " R"],

@@ -52,8 +52,8 @@ def label_report(report: Report, labels: TableLabels) -> Report:
             shown = Counter(named.get(name, name) for name in dict.fromkeys(known))
             if same := [label for label, num in shown.items() if num > 1]:
                 raise ValueError(f"labels.{field} must differ; got {', '.join(same)} twice.")
-    by_benchmark = _rank(labels.benchmarks)
-    by_method = _rank(labels.methods)
+    by_benchmark = _label_rank_fn(labels.benchmarks)
+    by_method = _label_rank_fn(labels.methods)
     return dataclasses.replace(
         report,
         sections=tuple(
@@ -68,7 +68,7 @@ def label_report(report: Report, labels: TableLabels) -> Report:
     )
 
 
-def _rank(named: Mapping[str, str] | Sequence[int]) -> Callable[[str | int], int]:
+def _label_rank_fn(named: Mapping[str, str] | Sequence[int]) -> Callable[[str | int], int]:
     """Returns a function from a name to its place; unnamed ones share the last."""
     places = {name: place for place, name in enumerate(named)}
     return lambda name: places.get(name, len(places))
@@ -83,8 +83,8 @@ def _sorted_within_names(
 
 def _label_section(section: Section, labels: TableLabels) -> Section:
     # Sorting keeps the order of what has the same rank, so that unnamed ones stay as they were.
-    methods = sorted(section.methods, key=_rank(labels.methods))
-    budgets = sorted(section.budgets, key=_rank(labels.budgets))
+    methods = sorted(section.methods, key=_label_rank_fn(labels.methods))
+    budgets = sorted(section.budgets, key=_label_rank_fn(labels.budgets))
     name = labels.benchmarks.get(section.benchmark, section.benchmark)
     return dataclasses.replace(
         section,

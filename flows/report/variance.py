@@ -45,7 +45,7 @@ class Variance:
     @classmethod
     def estimated(cls, variance: float, freedom: float) -> "Variance":
         """Returns the variance of which an estimate with some degrees of freedom is known."""
-        return cls(variance * _factors(freedom), _SHARES)
+        return cls(variance * _variance_factors(freedom), _SHARES)
 
     @classmethod
     def estimated_among(
@@ -54,7 +54,7 @@ class Variance:
         """Returns the variance of which one of several estimates is right, with its chance."""
         # All values that any of them may have, in order, and how likely a smaller one is, as a
         # normal deviate; then the values at `DEVIATES`, between two of them by their logarithm.
-        values = np.multiply.outer(variances, _factors(freedom)).ravel()
+        values = np.multiply.outer(variances, _variance_factors(freedom)).ravel()
         order = np.argsort(values)
         each = np.outer(chances, _SHARES).ravel()[order]
         upto = np.cumsum(each)
@@ -109,7 +109,7 @@ class Variance:
 
 
 @functools.lru_cache(maxsize=1024)
-def _factors(freedom: float) -> Float[np.ndarray, " D"]:
+def _variance_factors(freedom: float) -> Float[np.ndarray, " D"]:
     """Returns the values, at `DEVIATES`, of a variance that was estimated as 1."""
     # A low χ² of the sample means that the estimate came out low, and the variance is higher.
     return freedom / special.chdtri(freedom, special.ndtr(DEVIATES))

@@ -108,7 +108,9 @@ class Display:
             self._update_study_bar()
             if not self.console.is_terminal:
                 done = sum(self.counts.values())
-                self._print(done, f"{'begun':<15} {name}{work} {f'({left})' if left else ''}")
+                self._print_progress_line(
+                    done, f"{'begun':<15} {name}{work} {f'({left})' if left else ''}"
+                )
 
     def update(self, name: str, progress: StepProgress, seconds_left: float | None = None) -> None:
         """Shows the progress of a step.
@@ -172,7 +174,7 @@ class Display:
     def print_event(self, name: str, what: str) -> None:
         """Prints a line on an event in a step that is still running."""
         with self._lock:
-            self._print(sum(self.counts.values()), f"{'':<15} {name}: {what}")
+            self._print_progress_line(sum(self.counts.values()), f"{'':<15} {name}: {what}")
 
     def finish(self, name: str, *, outcome: str, seconds: float = 0.0, detail: str = "") -> None:
         """Records how a step ended: `outcome` is "made", "reused", "failed" or "not run".
@@ -204,16 +206,16 @@ class Display:
                 detail += "; more such steps are only counted"
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
             told = f"{name}{detail}" if detail.startswith((":", ",")) else f"{name} {detail}"
-            self._print(done, f"{outcome:<6} {took} {told}")
+            self._print_progress_line(done, f"{outcome:<6} {took} {told}")
 
     def reuse(self, num: int) -> None:
         """Records that `num` steps are reused, in one line."""
         with self._lock:
             self.counts["reused"] += num
             self._update_study_bar()
-            self._print(sum(self.counts.values()), f"reused {num} steps")
+            self._print_progress_line(sum(self.counts.values()), f"reused {num} steps")
 
-    def _print(self, done: int, text: str) -> None:
+    def _print_progress_line(self, done: int, text: str) -> None:
         #   02:40 [  4/17, 5 min left] made     72.3 s stage1 vanilla steps 900, loss 1.93
         # After a signal the next line is the last one, and says how to go on.
         if is_stopping():

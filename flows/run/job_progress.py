@@ -36,7 +36,7 @@ class JobProgress:
         # A job for a worker may wait for one that is free: it begins with its first progress, which
         # comes before it imports or compiles anything. Others begin now.
         if not job.cpus or job.pieces > 1:
-            self._begin()
+            self._report_job_beginning()
 
     def show(self, item: tuple[str, Progress] | AlreadyRunning) -> None:
         """Shows what a worker told: the progress of a step, or that the work is under way."""
@@ -46,7 +46,7 @@ class JobProgress:
             session.display.finish(node.name, outcome="joined", detail=detail)
             return
         name, progress = item
-        clock = self._clock or self._begin()
+        clock = self._clock or self._report_job_beginning()
         if self._job.cpus and not self._devices:
             self._devices = session.workers.describe_devices(self._job.cpus, self._job.gpus)
         if progress != self._last:  # The same report may arrive several times.
@@ -73,7 +73,7 @@ class JobProgress:
         )
         self._show_on_page(name, progress)
 
-    def _begin(self) -> JobClock:
+    def _report_job_beginning(self) -> JobClock:
         """Reports that the job has begun; returns the clock by which its time left is estimated."""
         session, node = self._session, self._node
         missing = [step for step in node.steps if step not in session.artifacts]

@@ -178,7 +178,7 @@ class Admission:
                 raise NodeHeldError(self.outside_window)
             # Nodes under way count by the part of their estimate that is not spent yet. The first
             # node always passes, however large: otherwise no firing could ever make it.
-            cost = self._cost(node)
+            cost = self._node_device_seconds(node)
             used = self._spent + sum(self._under_way.values())
             if used and used + cost >= self._seconds:
                 raise NodeHeldError(
@@ -235,6 +235,6 @@ class Admission:
             if node in self._under_way:
                 self._under_way[node] = 0.0
 
-    def _cost(self, node: GraphNode) -> float:
+    def _node_device_seconds(self, node: GraphNode) -> float:
         """Returns a node's estimated cost, without steps of unknown cost [device-seconds]."""
         return sum(self.expected.device_seconds(step) or 0.0 for step in node.steps)

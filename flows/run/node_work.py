@@ -134,7 +134,7 @@ class NodeWork:
                         session.log(f"{step.name}: {end.traceback}", True)
                         errors[step.name] = end.error
                     elif end:
-                        self._take(step, session.store.get(missing[step].key), end)
+                        self._note_worker_artifact(step, session.store.get(missing[step].key), end)
                         outcome = outcome if end.reused else "made"
             # After all steps of this job, so that one failed budget does not lose the others;
             # before the next job, which may read the step that failed.
@@ -199,7 +199,9 @@ class NodeWork:
                 errors[step.name] = str(error)
         return missing, keys, errors, blocked
 
-    def _take(self, step: Step, artifact: Artifact, end: worker.StepOutcome) -> None:
+    def _note_worker_artifact(
+        self, step: Step, artifact: Artifact, end: worker.StepOutcome
+    ) -> None:
         """Notes the artifact of a step that a worker has ended."""
         session = self._session
         session.artifacts[step] = artifact

@@ -158,7 +158,7 @@ def finish_pass(session: RunSession, config: StudyConfig) -> StudyResult:
         failed=failed,
         holes=holds,
         given_up=[name for name, why in holds.items() if why == GIVEN_UP],
-        headline=_headline(results) if results else {},
+        headline=_run_record_headline(results) if results else {},
         made=counts["made"],
         reused=counts["reused"],
     )
@@ -196,7 +196,7 @@ def _log_beginning(explanation: Explanation, reused: Set[GraphNode]) -> None:
     log.info(run_log.opening_line(explanation.graph, reused, explanation.is_reused))
 
 
-def _headline(results: Artifact) -> dict[str, Any]:
+def _run_record_headline(results: Artifact) -> dict[str, Any]:
     """Returns the counts and the best score of a table, for lists of runs."""
     report = read_json((results.path / "results.json").read_text(encoding="utf-8"))
     return {**results.manifest.counts, "score": headline_text(report)}

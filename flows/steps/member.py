@@ -74,7 +74,7 @@ def main() -> None:
         )
     if arguments.supervised:
         exit_on_stdin_close(PEER_LOST)
-    code = _run_member(arguments)
+    code = _run_gang_member(arguments)
     with contextlib.suppress(OSError):  # The bucket may not answer; the launcher knows, too.
         write_exit_code(arguments.supervised, arguments.rank, code)
     sys.stdout.flush()
@@ -83,7 +83,7 @@ def main() -> None:
     os._exit(code)
 
 
-def _run_member(arguments: argparse.Namespace) -> int:
+def _run_gang_member(arguments: argparse.Namespace) -> int:
     """Returns the exit code of a member."""
     import jax
     from jax.experimental.multihost_utils import reached_preemption_sync_point

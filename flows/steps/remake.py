@@ -121,7 +121,7 @@ def _start_child(
         try:
             assert child.stdin is not None
             # Plain values: the tree may know other types, or have them elsewhere.
-            child.stdin.write(json.dumps(recipe, default=_fields).encode())
+            child.stdin.write(json.dumps(recipe, default=_recipe_dataclass_fields).encode())
             child.stdin.close()
             child.stdin = None  # `communicate` would flush it again.
             yield child, errors
@@ -130,7 +130,7 @@ def _start_child(
             child.communicate()
 
 
-def _fields(value: Any) -> dict[str, Any]:
+def _recipe_dataclass_fields(value: Any) -> dict[str, Any]:
     """Returns all fields of a dataclass, those that are no identity too: they may round."""
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 

@@ -21,7 +21,7 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     mode, store, last = sys.argv[1:4]
-    recipe = _recipe(json.load(sys.stdin))
+    recipe = _parse_tree_recipe(json.load(sys.stdin))
     for line in (
         losses(recipe, store, Path(last))
         if mode == "losses"
@@ -63,7 +63,7 @@ def remake(recipe: Any, store: str, context: Any) -> Iterator[dict[str, Any]]:
             yield {"key": recipe.key, "error": item.error}
 
 
-def _recipe(plain: dict[str, Any]) -> Any:
+def _parse_tree_recipe(plain: dict[str, Any]) -> Any:
     """Returns the tree's own recipe, with a config of the tree's own type."""
     import pydantic
 

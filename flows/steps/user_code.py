@@ -56,7 +56,7 @@ def canonical_reference(reference: str, group: str) -> str:
     reference = entry_points(group).get(reference, reference)
     if file := file_reference(reference):
         path, name = file[0].absolute(), file[1]
-        _add_user_module(path.parent, _module_name(path))
+        _add_user_module(path.parent, _user_module_name(path))
         canonical = f"{path.stem}:{name}"
     elif module_and_name := module_reference(reference):
         canonical, (module, _) = reference, module_and_name
@@ -138,7 +138,7 @@ def library_versions(module: str) -> dict[str, str]:
     }
 
 
-def _module_name(path: Path) -> str:
+def _user_module_name(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     if not path.stem.isidentifier():

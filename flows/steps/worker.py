@@ -108,7 +108,7 @@ def make(
     for group in _group_recipes(recipes):
         reported: set[str] = set()
         try:
-            for item in _make(opened, group, context, token, lost, count_devices, wait):
+            for item in _make_step_group(opened, group, context, token, lost, count_devices, wait):
                 if isinstance(item, StepOutcome):
                     reported.add(item.name)
                 yield item
@@ -195,7 +195,7 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
     return f"{JOBS}/pieces-{together}/{number}-of-{num_pieces}"
 
 
-def _read_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float, float]:
+def _read_group_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float, float]:
     """Returns the pieces made of a group, all of one partition, their time [s] and their cost.
 
     The cost is in device-seconds.
@@ -219,7 +219,7 @@ def _read_pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], fl
     return [text.partition(b"\n")[2] for text in texts], seconds, cost
 
 
-def _make(
+def _make_step_group(
     store: Store,
     group: Sequence[Recipe],
     context: Mapping[str, Any],
@@ -265,7 +265,7 @@ def _make(
         # Pieces that parallel jobs made are part of the work, and so is the time they took.
         piece_cost = 0.0
         if kind.make_piece is not None:
-            contexts[0].pieces, seconds, piece_cost = _read_pieces(store, group)
+            contexts[0].pieces, seconds, piece_cost = _read_group_pieces(store, group)
             earlier += seconds
         costs = _AttemptCosts([attempt for _, attempt, _ in attempts], count_devices, context)
         try:
@@ -341,16 +341,16 @@ class _AttemptClock:
         now = time.monotonic()
         if now - self._noted > _NOTED_EVERY:
             self._noted = now
-            self._write()
+            self._write_attempt_seconds()
 
     def end(self) -> None:
         """Writes the time to the end of the attempt, if any was written."""
         # The folder may be another holder's now, who counts from what this one wrote last.
         with contextlib.suppress(OSError):
             if self._path.exists():
-                self._write()
+                self._write_attempt_seconds()
 
-    def _write(self) -> None:
+    def _write_attempt_seconds(self) -> None:
         # Replaced whole, so that a kill in between leaves the earlier number, and not half of one.
         partial = self._path.with_suffix(".partial")
         partial.write_text(str(self.earlier + time.monotonic() - self._began))

@@ -239,7 +239,7 @@ class JobWorkers:
         """See `Workers.cancel`; a job that another living run waits for continues."""
         with self._changing:
             jobs = list(self._jobs.values())
-        self._stop(jobs, patience=_PATIENCE)
+        self._stop_unwanted_jobs(jobs, patience=_PATIENCE)
 
     def stop_run_jobs(self, run: str) -> list[str]:
         """Stops the jobs that a run submitted, as `cancel` does in its own process.
@@ -251,9 +251,13 @@ class JobWorkers:
           RuntimeError: if there is no job server.
           RayWorkerLostError: if the job server does not answer any more.
         """
-        return self._stop([(job, run) for job in self._server.run_jobs(run)], patience=None)
+        return self._stop_unwanted_jobs(
+            [(job, run) for job in self._server.run_jobs(run)], patience=None
+        )
 
-    def _stop(self, jobs: Sequence[tuple[RayJob, str]], *, patience: float | None) -> list[str]:
+    def _stop_unwanted_jobs(
+        self, jobs: Sequence[tuple[RayJob, str]], *, patience: float | None
+    ) -> list[str]:
         """Stops jobs for which only the given runs wait, or dead ones; returns their ids.
 
         Args:

@@ -38,12 +38,12 @@ class Deviation:
     def subject(self, config: StudyConfig) -> str:
         """Returns the keys that say it, with their values; "" where it is not so in a study."""
         found = self.find(config)
-        values = {_value_text(value) for _, value in found}
+        values = {_choice_value_text(value) for _, value in found}
         # One value is said once, after all its keys.
         if len(values) == 1:
             keys = abbreviate_list([key for key, _ in found], _MAX_NAMES)
             return f"{keys} {min(values)}".strip()
-        named = [f"{key} {_value_text(value)}".strip() for key, value in found]
+        named = [f"{key} {_choice_value_text(value)}".strip() for key, value in found]
         return abbreviate_list(named, _MAX_NAMES)
 
 
@@ -72,7 +72,7 @@ def transfer_recipes(config: StudyConfig) -> Iterator[tuple[str, str, TrainConfi
             yield f"{view.key_prefix}transfers.{name}{view.backbone_suffix}", name, train
 
 
-def _transfers(config: StudyConfig) -> Iterator[tuple[str, str, TransferConfig]]:
+def _scored_transfers(config: StudyConfig) -> Iterator[tuple[str, str, TransferConfig]]:
     """Yields (config key, benchmark, its config) of every benchmark that is scored."""
     for view in config.views:
         for name, transfer in view.transfers.items():
@@ -154,7 +154,7 @@ def _unscreened_splits(config: StudyConfig) -> Found:
     return [] if hygiene.splits == "all" else [("hygiene.splits", hygiene.splits)]
 
 
-def _likeness(config: StudyConfig) -> Found:
+def _likeness_settings(config: StudyConfig) -> Found:
     hygiene = config.hygiene
     if hygiene is None or hygiene.contamination == "off":
         return []
@@ -164,7 +164,7 @@ def _likeness(config: StudyConfig) -> Found:
 
 def _split_slices(config: StudyConfig) -> Found:
     found = []
-    for key, name, transfer in _transfers(config):
+    for key, name, transfer in _scored_transfers(config):
         train = transfer.train_split or benchmark_of(name, transfer).train_split
         if training_of(name, transfer) == name and "[" in train:
             found.append((f"{key}.train_split", train))
@@ -175,27 +175,27 @@ def _split_slices(config: StudyConfig) -> Found:
 
 def _pseudo_splits(config: StudyConfig) -> Found:
     found = []
-    for key, name, transfer in _transfers(config):
+    for key, name, transfer in _scored_transfers(config):
         if name == "stvqa":
             found += [(f"{key}.eval_splits", row.split) for row in eval_rows_of(name, transfer)]
     return found
 
 
 def _written_labels(config: StudyConfig) -> Found:
-    return [(key, None) for key, name, _ in _transfers(config) if name == "ai2d"]
+    return [(key, None) for key, name, _ in _scored_transfers(config) if name == "ai2d"]
 
 
-def _videos(config: StudyConfig) -> Found:
+def _video_benchmarks(config: StudyConfig) -> Found:
     return [
         (key, None)
-        for key, name, transfer in _transfers(config)
+        for key, name, transfer in _scored_transfers(config)
         if benchmark_of(name, transfer).num_frames
     ]
 
 
 def _video_strides(config: StudyConfig) -> Found:
     found = []
-    for key, name, transfer in _transfers(config):
+    for key, name, transfer in _scored_transfers(config):
         benchmark = benchmark_of(name, transfer)
         if benchmark.num_frames:
             found.append((f"{key}.frame_stride", transfer.frame_stride or benchmark.frame_stride))
@@ -204,7 +204,7 @@ def _video_strides(config: StudyConfig) -> Found:
 
 def _eight_frames(config: StudyConfig) -> Found:
     found = []
-    for key, name, transfer in _transfers(config):
+    for key, name, transfer in _scored_transfers(config):
         frames = transfer.num_frames or benchmark_of(name, transfer).num_frames
         if name == "msvd_qa" and frames != 16:
             found.append((f"{key}.num_frames", frames))
@@ -335,12 +335,12 @@ DEVIATIONS = (
         "are rounded, which makes a picture half a level brighter.",
     ),
     Deviation(
-        find=_videos,
+        find=_video_benchmarks,
         why="big_vision keeps the resized values of a video's frames as they are; here they are "
         "cut down to whole grey levels, which makes a frame half a level darker.",
     ),
     Deviation(
-        find=_likeness,
+        find=_likeness_settings,
         why="what counts as a near-duplicate is not published; here a likeness of edges, of so "
         "many candidates for each picture.",
     ),
@@ -449,7 +449,7 @@ DEVIATIONS = (
 )
 
 
-def _value_text(value: Any) -> str:
+def _choice_value_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

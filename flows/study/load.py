@@ -142,7 +142,7 @@ def read_study_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         if not os.path.lexists(base):
             raise ConfigError(
                 f"{path}: base must be demo or a YAML file, got {stated!r:.{_MAX_SHOWN}}"
-                f"{did_you_mean(str(stated), ['demo', *_files_beside(path)]) or '.'}"
+                f"{did_you_mean(str(stated), ['demo', *_study_files_beside(path)]) or '.'}"
             )
         if Path(os.path.realpath(base)) in above:
             raise ConfigError(
@@ -152,7 +152,7 @@ def read_study_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     return _without_dropped(_merge_configs(below, values), below, source=str(path))
 
 
-def _files_beside(path: Path) -> list[str]:
+def _study_files_beside(path: Path) -> list[str]:
     return [p.name for p in path.parent.iterdir() if p.suffix in _SUFFIXES and p != path]
 
 

@@ -26,7 +26,8 @@ def describe_processes(config: StudyConfig) -> str:
     if not names:
         return ""
     parts = [
-        f"{processes} for {abbreviate_list([*trained], _MAX_NAMES)}{_describe(compute, processes)}"
+        f"{processes} for {abbreviate_list([*trained], _MAX_NAMES)}"
+        f"{_describe_process_hosts(compute, processes)}"
         for processes, trained in names.items()
     ]
     line = f"processes: {'; '.join(parts)}"
@@ -49,7 +50,7 @@ def launcher_needed(compute: ComputeConfig) -> str:
     )
 
 
-def _describe(compute: ComputeConfig, processes: int) -> str:
+def _describe_process_hosts(compute: ComputeConfig, processes: int) -> str:
     if processes == 1:
         return ""
     by = f", by {compute.launcher.partition(' ')[0]}" if compute.launcher else ""

@@ -43,7 +43,7 @@ def resolve_study(
       ValueError: if the study, or a backbone in it, does not fit together; or two are the same.
     """
     if not backbones:
-        view = StudyView(**_values_of(settings))
+        view = StudyView(**_study_settings_values(settings))
         check_view(view)
         check_all_budgets_served(view)
         return (_with_higher_resolutions(view),)
@@ -56,7 +56,7 @@ def resolve_study(
         except ValueError as error:
             raise ValueError(f"backbones.{name}: {error}") from None
     for (first, view), (second, other) in itertools.combinations(views.items(), 2):
-        if _values_of(view) == _values_of(other):
+        if _study_settings_values(view) == _study_settings_values(other):
             raise ValueError(
                 f"backbones must differ, got {first} and {second}, which are the same; leave "
                 f"one out, or state what differs."
@@ -64,7 +64,7 @@ def resolve_study(
     return tuple(views.values())
 
 
-def _values_of(settings: StudySettings) -> dict[str, Any]:
+def _study_settings_values(settings: StudySettings) -> dict[str, Any]:
     return {
         field.name: getattr(settings, field.name) for field in dataclasses.fields(StudySettings)
     }
@@ -168,7 +168,7 @@ def _study_of_backbone(
     connectors = config.connectors
     if before != after:
         connectors = {method: _without_buckets(c) for method, c in connectors.items()}
-    small_px, resolved = config.model.vision.image_px, _with_image_px(config, px)
+    small_px, resolved = config.model.vision.image_px, _prepare_fields_at_px(config, px)
     stages = {
         stage: stated
         for stage in ("stage1", "intermediary")
@@ -198,7 +198,7 @@ def _study_of_backbone(
         ),
     }
     view = StudyView(
-        **{**_values_of(config), **changed},
+        **{**_study_settings_values(config), **changed},
         backbone="" if is_only else name,
         backbone_keys={setting: f"backbones.{name}.{setting}" for setting in backbone.stated},
     )
@@ -286,7 +286,7 @@ def _with_train_budgets(
     }
 
 
-def _with_image_px(config: StudySettings, px: int) -> dict[str, Any]:
+def _prepare_fields_at_px(config: StudySettings, px: int) -> dict[str, Any]:
     """Returns those fields of a study that prepare images, for images of another side [pixels]."""
 
     def resized(owner: Any) -> Any:
@@ -313,7 +313,7 @@ def _view_at(
     def scale(budgets: Sequence[int]) -> tuple[int, ...]:
         return tuple(scale_budget(budget, before, after) for budget in budgets)
 
-    resolved = _with_image_px(view, px)
+    resolved = _prepare_fields_at_px(view, px)
     transfers = resolved["transfers"] if resolution.transfers is None else resolution.transfers
     # Left out means: as in the study, fitted to the larger images; stated means: exactly this.
     #

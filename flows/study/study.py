@@ -64,7 +64,7 @@ class StudyConfig(StudySettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _normalise(cls, values: Any) -> Any:
+    def _fill_study_values(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
         # The record of a run, and what is sent to another process, has them from when it was read.

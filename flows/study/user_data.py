@@ -47,7 +47,7 @@ def _check_benchmarks(view: StudyView, data_root: str) -> None:
             field = f"transfers.{name}.eval_splits"
             items = _read_usable_rows(field, name, transfer, data_root, row.split, accepted)
             if transfer.transfer:
-                _check_metric(name, transfer, items)
+                _check_user_metric(name, transfer, items)
 
 
 def _read_usable_rows(
@@ -87,7 +87,7 @@ def _row_fault(row: Item | Reject, media_reader: MediaReader, data_root: str) ->
     return ""
 
 
-def _check_metric(name: str, transfer: TransferConfig, items: list[Item]) -> None:
+def _check_user_metric(name: str, transfer: TransferConfig, items: list[Item]) -> None:
     scorer, began = Scorer(metric_of(name, transfer)), time.monotonic()
     try:
         for item in items:

@@ -99,7 +99,7 @@ def check_view(view: StudyView) -> None:
             field = f"variants.{name}.train_budgets"
             _check_train_budgets(view, field, name, variant.train_budgets)
     _check_stages(view)
-    _check_processes(view)
+    _check_process_batches(view)
 
 
 def _check_image_px(view: StudyView) -> None:
@@ -116,7 +116,7 @@ def _check_image_px(view: StudyView) -> None:
             )
 
 
-def _check_processes(view: StudyView) -> None:
+def _check_process_batches(view: StudyView) -> None:
     # Each training with the part of `compute` that says how many processes share its batches.
     tunings = {f"transfers.{name}.train": train for name, train in view.fine_tunings.items()}
     trainings: dict[str, tuple[str, TrainConfig | None]] = {

@@ -76,11 +76,11 @@ def why_skipped(
       began: time at which the firing's process began.
     """
     for other in others:
-        at = _time_text(_due(other), "UTC")
+        at = _time_text(_due_time_of_run(other), "UTC")
         # Not what is due now, but what was when the process began: where its imports take longer
         # than the schedule's interval, each firing would give way to the next. And a firing that
         # somebody retries by hand is wanted, however old it is.
-        if run.run_count <= 1 and _due(run) < _due(other) <= began:
+        if run.run_count <= 1 and _due_time_of_run(run) < _due_time_of_run(other) <= began:
             return f"{_MISSED}: that of {at} was due, too, and makes what is missing"
         if str(other.id) in living:
             waits = other.state is not None and other.state.is_paused()
@@ -131,38 +131,43 @@ def past_lines(
     runs = _read_firings(client, schedule.id, now)
     of_state = [(run, run.state) for run in runs if run.state is not None]
     # What is late begins, or is skipped for the newest: `skipped`.
-    late = [run for run, state in of_state if state.is_scheduled() and now - _due(run) > _ON_TIME]
+    late = [
+        run
+        for run, state in of_state
+        if state.is_scheduled() and now - _due_time_of_run(run) > _ON_TIME
+    ]
     if late:
-        at = _time_text(_due(late[0]), zone)
-        by = age_text((now - _due(late[0])).total_seconds())
+        at = _time_text(_due_time_of_run(late[0]), zone)
+        by = age_text((now - _due_time_of_run(late[0])).total_seconds())
         others = f", and {len(late) - 1} before it, which are skipped for it" if late[1:] else ""
         then = "it begins when a run may" if can_start else "nothing starts it: `parcel serve` does"
         yield f"late: the firing of {at}, by {by}{others}; {then}"
     by_message: dict[str, list[datetime.datetime]] = {}
     for run, state in of_state:
         if state.name == _SKIPPED:
-            by_message.setdefault(state.message or "", []).append(_due(run))
-    missed = _missed(schedule, runs, now)
+            by_message.setdefault(state.message or "", []).append(_due_time_of_run(run))
+    missed = _missed_firing_times(schedule, runs, now)
     for message in [each for each in by_message if each.startswith(_MISSED)]:
         missed += by_message.pop(message)
     if missed:
         yield (
-            f"missed: {_count_text(missed, zone)}, when nothing that starts runs was there or free;"
-            f" the next one makes what is missing"
+            f"missed: {_firings_text(missed, zone)}, when nothing that starts runs was there or "
+            f"free; the next one makes what is missing"
         )
     # Each reason with the firings that it kept, the newest first.
     for message, times in [*by_message.items()][:_MAX_REASONS]:
-        yield f"skipped: {_count_text(times, zone)}: {printable(message)}"
+        yield f"skipped: {_firings_text(times, zone)}: {printable(message)}"
     if rest := [each for times in [*by_message.values()][_MAX_REASONS:] for each in times]:
-        yield f"skipped: {_count_text(rest, zone)}: for other reasons of this kind"
+        yield f"skipped: {_firings_text(rest, zone)}: for other reasons of this kind"
     for run in (run for run, state in of_state if state.name != _SKIPPED):
         began = run.start_time.timestamp() if run.start_time is not None else 0.0
-        if (delay := began - _due(run).timestamp()) > _ON_TIME.total_seconds():
-            yield f"the firing of {_time_text(_due(run), zone)} began {age_text(delay)} late"
+        if (delay := began - _due_time_of_run(run).timestamp()) > _ON_TIME.total_seconds():
+            due = _time_text(_due_time_of_run(run), zone)
+            yield f"the firing of {due} began {age_text(delay)} late"
             return
 
 
-def _missed(
+def _missed_firing_times(
     schedule: DeploymentSchedule, runs: Sequence[FlowRun], now: datetime.datetime
 ) -> list[datetime.datetime]:
     """Returns the times at which a schedule should have fired and no run is known."""
@@ -172,8 +177,8 @@ def _missed(
     if schedule.updated is not None:
         begin = max(begin, schedule.updated + _ON_TIME)
     if len(runs) == _MOST:
-        begin = max(begin, _due(runs[-1]))
-    known = {_due(run).replace(microsecond=0) for run in runs}
+        begin = max(begin, _due_time_of_run(runs[-1]))
+    known = {_due_time_of_run(run).replace(microsecond=0) for run in runs}
     times, end = schedule.schedule.model_dump(), now - _ON_TIME
     missed: list[datetime.datetime] = []
     while begin < end:
@@ -184,12 +189,12 @@ def _missed(
     return missed
 
 
-def _due(run: FlowRun) -> datetime.datetime:
+def _due_time_of_run(run: FlowRun) -> datetime.datetime:
     assert run.expected_start_time is not None  # By it they are found.
     return run.expected_start_time
 
 
-def _count_text(times: Sequence[datetime.datetime], zone: str) -> str:
+def _firings_text(times: Sequence[datetime.datetime], zone: str) -> str:
     """Returns "the firing of TIME", or "3 firings since TIME, the last of TIME"."""
     first, last = (_time_text(time, zone) for time in (min(times), max(times)))
     if len(times) == 1:

@@ -123,7 +123,7 @@ def schedule_sweep(sweep_run: SweepRun, when: SweepLimits, cron: str) -> Iterato
         "when": _changed_settings(when),
         "overrides": list(sweep_run.overrides),
     }
-    with _server() as client:
+    with _schedule_server_client() as client:
         deployment = _find_deployment(client, name)
         if deployment.name == name:
             parameters["study"] = name  # The deployed values: runs may not see local files.
@@ -169,7 +169,7 @@ def list_schedules() -> Iterator[str]:
     Raises:
       ConfigError: if no server answers.
     """
-    with _server() as client:
+    with _schedule_server_client() as client:
         schedules = _read_schedules(client)
         past = _read_past(client, schedules)
     if not schedules:
@@ -181,7 +181,7 @@ def list_schedules() -> Iterator[str]:
 def read_server_facts() -> ServerFacts | None:
     """Returns the schedules of the server, and whether it starts runs; None if none answers."""
     try:
-        with _server() as client:
+        with _schedule_server_client() as client:
             schedules = _read_schedules(client)
             past = _read_past(client, schedules)
             deployments = {d.name: d for d in _read_deployments(client, "study")}
@@ -210,7 +210,7 @@ def start_from_form(flow: str, parameters: Mapping[str, Any]) -> str:
     Raises:
       ConfigError: if no server answers, it has no such form, or it refuses the values.
     """
-    with _server("the run") as client:
+    with _schedule_server_client("the run") as client:
         try:
             deployment = client.read_deployment_by_name(f"{flow}/{flow}")
         except ObjectNotFound:
@@ -228,7 +228,7 @@ def stop_schedule(name: str) -> Iterator[str]:
     Raises:
       ConfigError: if no server answers, or it has no such schedule.
     """
-    with _server() as client:
+    with _schedule_server_client() as client:
         name, scheduled = _find_schedule(client, name)
         # Switched off and not deleted: what it would run stays on record, for `change`. Prefect's
         # server empties the parameters of an update that does not repeat them.
@@ -266,7 +266,7 @@ def change_schedule(
     """
     if cron is None and timezone is None and not add and not when:
         raise ConfigError("change must come with an option, such as --cron or --add-seeds.")
-    with _server() as client:
+    with _schedule_server_client() as client:
         name, scheduled = _find_schedule(client, name)
         times = _changed_times(name, scheduled.schedule.schedule, cron, timezone)
         parameters = dict(scheduled.schedule.parameters)
@@ -355,17 +355,19 @@ def describe_clock_changes(
     for change in _clock_changes(zone, now or datetime.datetime.now(datetime.UTC)):
         start, end = change - _AROUND_CHANGE, change + _AROUND_CHANGE
         # Asked again at the change itself, as a server does that plans ahead all the time.
-        firings = {*_firings(times, start, end), *_firings(times, change, end)}
-        local_times = Counter(_naive(firing, zone) for firing in firings)
+        firings = {*_firing_times(times, start, end), *_firing_times(times, change, end)}
+        local_times = Counter(_naive_local_time(firing, zone) for firing in firings)
         wanted = {
-            _naive(firing, datetime.UTC)
-            for firing in _firings(
-                without_changes, _as_utc(_naive(start, zone)), _as_utc(_naive(end, zone))
+            _naive_local_time(firing, datetime.UTC)
+            for firing in _firing_times(
+                without_changes,
+                _as_utc(_naive_local_time(start, zone)),
+                _as_utc(_naive_local_time(end, zone)),
             )
         }
-        day = f"on {_naive(change, zone).date()} the clocks of {zone.key} change"
+        day = f"on {_naive_local_time(change, zone).date()} the clocks of {zone.key} change"
         if missing := sorted(wanted - local_times.keys()):
-            moved = sorted(f for f in firings if _naive(f, zone) not in wanted)
+            moved = sorted(f for f in firings if _naive_local_time(f, zone) not in wanted)
             instead = f"it fires at {_times_text(moved, zone)} instead" if moved else "no firing"
             # A firing outside its window begins nothing.
             outside = bool(moved) and all(when.closes(firing) == firing for firing in moved)
@@ -385,7 +387,7 @@ def _clock_changes(zone: zoneinfo.ZoneInfo, now: datetime.datetime) -> Iterator[
         hour = later
 
 
-def _firings(
+def _firing_times(
     schedule: SCHEDULE_TYPES,
     start: datetime.datetime,
     end: datetime.datetime | None = None,
@@ -398,7 +400,7 @@ def _firings(
 
 def _next_firing(times: SCHEDULE_TYPES) -> datetime.datetime | None:
     # Of two candidates the first may be past: a firing that a change of the clocks has moved.
-    dates = _firings(times, datetime.datetime.now(datetime.UTC), most=2)
+    dates = _firing_times(times, datetime.datetime.now(datetime.UTC), most=2)
     return dates[0] if dates else None
 
 
@@ -408,7 +410,7 @@ def _why_never(times: SCHEDULE_TYPES) -> str:
     return why or "its times have no date left"
 
 
-def _naive(time: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime:
+def _naive_local_time(time: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime:
     return time.astimezone(zone).replace(tzinfo=None)
 
 
@@ -417,12 +419,12 @@ def _as_utc(time: datetime.datetime) -> datetime.datetime:
 
 
 def _times_text(times: Sequence[datetime.datetime], zone: zoneinfo.ZoneInfo | None = None) -> str:
-    local = [_naive(time, zone) if zone else time for time in times]
+    local = [_naive_local_time(time, zone) if zone else time for time in times]
     return abbreviate_list([f"{time:%H:%M}" for time in local], _MAX_TIMES)
 
 
 @contextlib.contextmanager
-def _server(what: str = "the schedule") -> Iterator[SyncPrefectClient]:
+def _schedule_server_client(what: str = "the schedule") -> Iterator[SyncPrefectClient]:
     """Yields a client of the server; a request that it refuses is a `ConfigError`."""
     try:
         with named_server() as client:

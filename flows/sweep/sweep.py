@@ -448,11 +448,11 @@ class SweepRun:
             artifact = explanation.steps[step].artifact
             if artifact is None or not explanation.is_reused(step):
                 continue
-            if artifact.key not in self._scores:  # Each is read once, over all looks.
-                self._scores[artifact.key] = read_cell(
-                    key, artifact, recall, self._reader, accepted=False
+            if artifact.key not in self._score_by_artifact:  # Each is read once, over all looks.
+                self._score_by_artifact[artifact.key] = read_cell(
+                    key, artifact, recall, self._shared_items_reader, accepted=False
                 )
-            found[key] = self._scores[artifact.key]
+            found[key] = self._score_by_artifact[artifact.key]
         chosen, _ = comparable_scores([*found.values()])
         kept = {score.artifact for score in chosen}
         scores = {key: score for key, score in found.items() if score.artifact in kept}
@@ -474,11 +474,11 @@ class SweepRun:
         return PairedScores.of_scores(chosen, row.training)
 
     @functools.cached_property
-    def _scores(self) -> dict[str, Score]:
+    def _score_by_artifact(self) -> dict[str, Score]:
         return {}
 
     @functools.cached_property
-    def _reader(self) -> ItemsReader:
+    def _shared_items_reader(self) -> ItemsReader:
         return ItemsReader()  # One for all looks: scores of the same questions share their sources.
 
     def _growing_studies(self) -> Iterator[StudyConfig]:
@@ -573,8 +573,8 @@ def describe_sweep(explanation: Explanation, failed: Mapping[GraphNode, int]) ->
     stale = sum(state == "stale" for state in states.values())
     remade_text = f", {stale} of them remade because their code changed" if stale else ""
     grids = [
-        f"{counted(len(view.rows), 'row')}{_place_of(view)} × {_seeds_of(view)} × budgets "
-        f"{', '.join(map(str, view.budgets))}"
+        f"{counted(len(view.rows), 'row')}{_describe_view_place(view)} × {_seeds_of(view)} × "
+        f"budgets {', '.join(map(str, view.budgets))}"
         for view in config.views
     ]
     grid = " and ".join(grids)
@@ -695,7 +695,7 @@ def _describe_abandoned(failed: Mapping[GraphNode, int]) -> str:
     )
 
 
-def _place_of(view: StudyView) -> str:
+def _describe_view_place(view: StudyView) -> str:
     backbone = f" on {view.backbone}" if view.backbone else ""
     return backbone + (f" at {view.model.vision.image_px} px" if view.is_higher else "")
 

@@ -90,22 +90,22 @@ class _Reader:
 
     def cost_of_all(self) -> ProgramCost:
         """Returns the cost of the whole program."""
-        return self._cost(self._program.entry)
+        return self._computation_cost(self._program.entry)
 
-    def _cost(self, name: str) -> ProgramCost:
+    def _computation_cost(self, name: str) -> ProgramCost:
         if name not in self._costs:
-            self._costs[name] = self._sum(name)
+            self._costs[name] = self._sum_instruction_costs(name)
         return self._costs[name]
 
-    def _sum(self, name: str) -> ProgramCost:
+    def _sum_instruction_costs(self, name: str) -> ProgramCost:
         """Returns the cost of a computation and all it calls, with loops unrolled."""
         # A loop counts as often as it runs: a model of 26 scanned layers is one body, 26 times.
         cycles, traffic = 0.0, collections.defaultdict[Collective, float](float)
         for line in self._program.computations[name]:
             if match := _CYCLES.search(line.attributes):
                 cycles += int(match[1])
-            for callee, iterations in self._program.called(line, self._order):
-                inner = self._cost(callee)
+            for callee, iterations in self._program.called(line, self._computation_cost_key):
+                inner = self._computation_cost(callee)
                 cycles += iterations * inner.cycles
                 for kind, size in inner.traffic.items():
                     traffic[kind] += iterations * size
@@ -114,7 +114,7 @@ class _Reader:
                 traffic[kind] += size
         return ProgramCost(cycles, dict(traffic))
 
-    def _order(self, name: str) -> tuple[float, float]:
+    def _computation_cost_key(self, name: str) -> tuple[float, float]:
         """Returns numbers by which the more expensive of two computations is the larger."""
-        cost = self._cost(name)
+        cost = self._computation_cost(name)
         return cost.cycles, cost.traffic_bytes

@@ -90,7 +90,7 @@ class LauncherGang:
         """Notifies all members that their machine is being preempted, and waits for them."""
         if self._launcher.poll() is None:
             self._launcher.send_signal(signal.SIGTERM)  # Launchers pass it on.
-        self._wait(seconds)
+        self._await_launcher_end(seconds)
 
     def kill(self) -> None:
         """Ends all members; a stopped one (SIGSTOP) ends when it continues."""
@@ -98,11 +98,11 @@ class LauncherGang:
             # Closing the pipe and not only killing the launcher: members on other hosts are not its
             # children, and would go on.
             self._launcher.stdin.close()
-        self._wait(_EXIT_TIMEOUT)
+        self._await_launcher_end(_EXIT_TIMEOUT)
         self._launcher.kill()
         self._launcher.wait()
 
-    def _wait(self, seconds: float) -> None:
+    def _await_launcher_end(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._launcher.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -92,7 +92,11 @@ def write_exit_code(place: GangFolder | None, rank: int, code: int) -> None:
 
 def read_exit_codes(place: GangFolder) -> dict[int, int]:
     """Returns rank -> exit code of the members that have written theirs."""
-    names = [name for name in _backend(os.fspath(place)).listing("") if name.startswith("ended-")]
+    names = [
+        name
+        for name in _open_message_backend(os.fspath(place)).listing("")
+        if name.startswith("ended-")
+    ]
     return {int(name.partition("-")[2]): int(read_message(place, name) or 0) for name in names}
 
 
@@ -152,13 +156,13 @@ class ProgressReader:
 
 def write_message(place: GangFolder, name: str, text: str) -> None:
     """Writes a file atomically: readers see all of it or nothing."""
-    _backend(os.fspath(place)).put(name, text.encode())
+    _open_message_backend(os.fspath(place)).put(name, text.encode())
 
 
 def read_message(place: GangFolder, name: str) -> str | None:
     """Returns the text of a file; None if it is not there."""
     try:
-        return _backend(os.fspath(place)).read(name).decode()
+        return _open_message_backend(os.fspath(place)).read(name).decode()
     except FileNotFoundError:
         return None
 
@@ -173,5 +177,5 @@ def _is_bucket(place: GangFolder) -> bool:
 
 
 @functools.lru_cache(maxsize=4)
-def _backend(place: str) -> StoreBackend:
+def _open_message_backend(place: str) -> StoreBackend:
     return open_backend(place)

@@ -81,7 +81,9 @@ def supervise(
         reader = ProgressReader(message_folder, logs)
         gang = start(message_folder)
         try:
-            loss = yield from _follow(gang, reader, max(_POLL_INTERVAL, poll_interval(place)))
+            loss = yield from _follow_gang_members(
+                gang, reader, max(_POLL_INTERVAL, poll_interval(place))
+            )
         # A failure has the cost of all members, who may have failed before their first progress.
         except GangFailedError:
             yield dataclasses.replace(
@@ -110,7 +112,9 @@ def supervise(
         )
 
 
-def _follow(gang: Gang, reader: ProgressReader, pause: float) -> Generator[Progress, None, str]:
+def _follow_gang_members(
+    gang: Gang, reader: ProgressReader, pause: float
+) -> Generator[Progress, None, str]:
     """Yields progress while the members live; returns how they were lost, "" if all ended well.
 
     Raises:

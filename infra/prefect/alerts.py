@@ -69,16 +69,16 @@ def register_alerts(
         check_key_stays_apart()
     # Not named after the addresses: a digest would let a reader of the database try passwords.
     blocks = [
-        _block(client, address, f"parcel-alert-{deployment_id}-{number}")
+        _notification_block_id(client, address, f"parcel-alert-{deployment_id}-{number}")
         for number, address in enumerate(alerts.addresses)
     ]
     return {
-        automation.name: _set(client, automation)
-        for automation in _automations(name, deployment_id, alerts, blocks)
+        automation.name: _register_automation(client, automation)
+        for automation in _alert_automations(name, deployment_id, alerts, blocks)
     }
 
 
-def _automations(
+def _alert_automations(
     name: str, deployment_id: str, alerts: Alerts, blocks: Sequence[uuid.UUID]
 ) -> Sequence[AutomationCore]:
     def notify(what: str) -> list[ActionTypes]:
@@ -146,7 +146,7 @@ def _automations(
     return found
 
 
-def _set(client: SyncPrefectClient, automation: AutomationCore) -> str:
+def _register_automation(client: SyncPrefectClient, automation: AutomationCore) -> str:
     there = client.read_automations_by_name(automation.name)
     if not there:
         client.create_automation(automation)
@@ -159,7 +159,7 @@ def _set(client: SyncPrefectClient, automation: AutomationCore) -> str:
     return "changed"
 
 
-def _block(client: SyncPrefectClient, address: str, name: str) -> uuid.UUID:
+def _notification_block_id(client: SyncPrefectClient, address: str, name: str) -> uuid.UUID:
     """Returns the id of the block that sends to an address.
 
     Args:

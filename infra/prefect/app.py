@@ -83,16 +83,20 @@ class SameOrigin:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        why = None if scope["type"] == "lifespan" else self._refusal(dict(scope["headers"]))
+        why = (
+            None
+            if scope["type"] == "lifespan"
+            else self._origin_refusal_reason(dict(scope["headers"]))
+        )
         if why is None:
             await self._app(scope, receive, _with_frames(send))
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": why})
         else:
-            await _refuse(send, 403, why)
+            await _send_http_refusal(send, 403, why)
 
-    def _refusal(self, headers: dict[bytes, bytes]) -> str | None:
+    def _origin_refusal_reason(self, headers: dict[bytes, bytes]) -> str | None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self._hosts and not self._is_own(host):
             return f"Host must be one of {', '.join(self._hosts)}, got {host!r}."
@@ -134,7 +138,7 @@ class Login:
         max_unproven: int = 32,
         first_message_timeout: float = 10.0,
     ) -> None:
-        self._app, self._hint = app, hint
+        self._app, self._login_hint = app, hint
         self._unproven, self._max_unproven = 0, max_unproven
         self._first_message_timeout = first_message_timeout
         self._basic = f"Basic {base64.b64encode(auth.encode()).decode()}".encode()
@@ -156,7 +160,7 @@ class Login:
                 await self._await_string(scope, receive, send)
             else:
                 await receive()
-                await send({"type": "websocket.close", "code": 1008, "reason": self._hint})
+                await send({"type": "websocket.close", "code": 1008, "reason": self._login_hint})
         elif is_known:
             # Prefect's own check knows no cookie, so every request gets the string.
             rest = [item for item in scope["headers"] if item[0] != b"authorization"]
@@ -170,7 +174,7 @@ class Login:
             await self._let_in(scope, send)
         else:
             realm = (b"www-authenticate", b'Basic realm="parcel", charset="UTF-8"')
-            await _refuse(send, 401, self._hint, realm)
+            await _send_http_refusal(send, 401, self._login_hint, realm)
 
     async def _await_string(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Has a socket's first message checked; until then it counts as unproven, for so long."""
@@ -208,13 +212,17 @@ class Login:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _has_token(self, scope: Scope) -> bool:
-        (given, *_) = [*_query(scope).get(LOGIN_TOKEN, ()), ""]
+        (given, *_) = [*_parse_query_string(scope).get(LOGIN_TOKEN, ()), ""]
         is_right = hmac.compare_digest(given.encode(), self._token.encode())
         return is_right and scope["method"] == "GET"
 
     async def _let_in(self, scope: Scope, send: Send) -> None:
         """Gives the browser its cookie, and sends it to the same address without the token."""
-        query = {name: values for name, values in _query(scope).items() if name != LOGIN_TOKEN}
+        query = {
+            name: values
+            for name, values in _parse_query_string(scope).items()
+            if name != LOGIN_TOKEN
+        }
         # One slash: with two, the rest of the path would be a host.
         path = f"/{urllib.parse.quote(scope['path'].lstrip('/'))}"
         where = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
@@ -240,7 +248,7 @@ class Login:
         return sending
 
 
-def _query(scope: Scope) -> dict[str, list[str]]:
+def _parse_query_string(scope: Scope) -> dict[str, list[str]]:
     text = scope.get("query_string", b"").decode("latin-1")
     return urllib.parse.parse_qs(text, keep_blank_values=True)
 
@@ -286,7 +294,7 @@ class BoundedBodies:
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > self._most:
-            await self._refuse(send)
+            await self._send_http_refusal(send)
             return
         received, is_refused = 0, False
 
@@ -300,7 +308,7 @@ class BoundedBodies:
                 return message
             if not is_refused:
                 is_refused = True
-                await self._refuse(send)
+                await self._send_http_refusal(send)
             return {"type": "http.disconnect"}
 
         async def answer(message: Message) -> None:
@@ -313,9 +321,9 @@ class BoundedBodies:
             if not is_refused:
                 raise
 
-    async def _refuse(self, send: Send) -> None:
+    async def _send_http_refusal(self, send: Send) -> None:
         mib = self._most / 2**20
-        await _refuse(
+        await _send_http_refusal(
             send, 413, f"the body must be at most {mib:g} MiB.", (b"connection", b"close")
         )
 
@@ -333,7 +341,7 @@ def _with_frames(send: Send) -> Send:
     return sending
 
 
-async def _refuse(send: Send, status: int, why: str, *more: tuple[bytes, bytes]) -> None:
+async def _send_http_refusal(send: Send, status: int, why: str, *more: tuple[bytes, bytes]) -> None:
     headers = [(b"content-type", b"application/json"), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
@@ -411,7 +419,7 @@ def main() -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             await take_key_out_of_database()
-            _write_note(noted, api, auth)
+            _write_server_note(noted, api, auth)
 
     # Prefect's own handlers say less, and nothing of what failed in the background. They are set up
     # first: whatever of Prefect is imported later would set them up, and take ours away.
@@ -429,12 +437,12 @@ def main() -> None:
         make_private(get_current_settings().home)
     whole.router.routes.insert(0, Route("/ui-settings", _without_login(whole)))
     sidecar = Sidecar(*sys.argv[4:]) if len(sys.argv) > 4 else None
-    pages = WithSidecar(_application(sidecar), StartLink(whole)) if sidecar else whole
+    pages = WithSidecar(_load_sidecar_application(sidecar), StartLink(whole)) if sidecar else whole
     # From the outside in: whose page asks, who asks, how much, and only then what.
     proof = owner_proof(auth, os.environ[VARIABLE])
     check, forms = (sidecar.check, sidecar.forms) if sidecar else ("", "")
     served = Doors(pages, proof=proof, api=api, check=check, forms=forms)
-    login = Login(BoundedBodies(served), auth, _hint(store, auth))
+    login = Login(BoundedBodies(served), auth, _login_hint(store, auth))
     app = SameOrigin(login, hosts if is_loopback(host) else [])
     config = uvicorn.Config(
         app,
@@ -448,7 +456,7 @@ def main() -> None:
     server.run(sockets=[listening])
 
 
-def _hint(store: Path, auth: str) -> str:
+def _login_hint(store: Path, auth: str) -> str:
     """Returns a sentence for people whom the server refuses."""
     path = auth_file(store)
     is_drawn = path.exists() and path.read_text().strip() == auth
@@ -472,12 +480,12 @@ def _without_login(whole: Any) -> Callable[[Any], Any]:
     return lambda _: JSONResponse({**settings.endpoint().model_dump(mode="json"), "auth": None})
 
 
-def _application(sidecar: Sidecar) -> ASGIApp:
+def _load_sidecar_application(sidecar: Sidecar) -> ASGIApp:
     module, _, name = sidecar.function.partition(":")
     return getattr(importlib.import_module(module), name)(sidecar.argument)
 
 
-def _write_note(path: Path, api: str, auth: str) -> None:
+def _write_server_note(path: Path, api: str, auth: str) -> None:
     own, folder = dataclasses.asdict(ProcessIdentity.of_this_process()), folder_id(path.parents[1])
     partial = path.with_suffix(".partial")
     with open_private(partial, "w") as file:

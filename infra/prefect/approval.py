@@ -50,13 +50,13 @@ def wait_for_approval(flow_run_id: str, text: str) -> None:
         # The form first: whoever sees the pause finds it.
         form.save(keys, run)
         propose_state_sync(client, paused, flow_run_id=run)
-        _wait(client, run)
+        _await_run_approval(client, run)
     answer = cast(Approval, Approval.load(keys, run))
     if not answer.start:
         raise NotApprovedError("it was not approved")
 
 
-def _wait(client: SyncPrefectClient, run: uuid.UUID) -> None:
+def _await_run_approval(client: SyncPrefectClient, run: uuid.UUID) -> None:
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=_TIMEOUT)
     while datetime.datetime.now(datetime.UTC) < until:
         state = client.read_flow_run(run).state

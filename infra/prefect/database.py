@@ -19,7 +19,7 @@ def put_damaged_database_aside(store: Path) -> str:
     Call it while no server of the store runs.
     """
     path = store / "prefect" / "prefect.db"
-    why = _damage(path)
+    why = _describe_database_damage(path)
     if not why:
         return ""
     aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
@@ -34,7 +34,7 @@ def put_damaged_database_aside(store: Path) -> str:
     )
 
 
-def _damage(path: Path) -> str:
+def _describe_database_damage(path: Path) -> str:
     """Returns what is wrong with a database, in a few words; "" if nothing is, or there is none."""
     if not path.exists():
         return ""

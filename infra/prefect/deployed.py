@@ -44,14 +44,14 @@ def register(
     Raises:
       ConfigError: if the server refuses it.
     """
-    before = _read(client, deployment)
+    before = _read_server_deployment(client, deployment)
     try:
         deployment.apply()
     except DeploymentApplyError as error:
         raise ConfigError(str(error)) from None
     except PrefectHTTPStatusError as error:  # Prefect does not wrap the errors of an update.
         raise ConfigError(str(error.response.json().get("detail", error))) from None
-    after = _read(client, deployment)
+    after = _read_server_deployment(client, deployment)
     assert after is not None
     rescheduled = schedule is not None and set_schedule(client, after, schedule)
     if before is None:
@@ -62,7 +62,9 @@ def register(
     return str(after.id), changed + ["schedule"] * rescheduled
 
 
-def _read(client: SyncPrefectClient, deployment: RunnerDeployment) -> DeploymentResponse | None:
+def _read_server_deployment(
+    client: SyncPrefectClient, deployment: RunnerDeployment
+) -> DeploymentResponse | None:
     try:
         return client.read_deployment_by_name(deployment.full_name)
     except ObjectNotFound:

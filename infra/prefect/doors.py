@@ -189,7 +189,9 @@ class Doors:
             return
         is_owner = self._is_owner(scope)
         if _asks_for_secrets(scope) and not is_owner:
-            await _refused(_owners("a block's secrets", "read"))(scope, receive, send)
+            await _refusal_response(_owner_only_error("a block's secrets", "read"))(
+                scope, receive, send
+            )
             return
         request = Request(scope, receive)
         try:
@@ -200,12 +202,12 @@ class Doors:
             stated = values = parse_request_body(body)
             if is_owner:
                 await asyncio.to_thread(check_owners, values)
-                await self._app(scope, _replay(body, receive), send)
+                await self._app(scope, _replay_request_body(body, receive), send)
                 return
             values = None if (values := plain_fields(stated)) is _ABSENT else values
-            writing = writing_of(request.method, _parts(scope["path"]), values)
+            writing = writing_of(request.method, _api_path_parts(scope["path"]), values)
             if writing is None:
-                check_guests(request.method, _parts(scope["path"]), values)
+                check_guests(request.method, _api_path_parts(scope["path"]), values)
             else:
                 known = request.headers.get("authorization", "")
                 kept = await asyncio.to_thread(self._check_writing, writing, known)
@@ -215,18 +217,18 @@ class Doors:
             refused = (
                 error
                 if isinstance(error, RequestRefusedError)
-                else _unreadable("nested too deeply")
+                else _unreadable_body_error("nested too deeply")
             )
-            await _refused(refused)(scope, receive, send)
+            await _refusal_response(refused)(scope, receive, send)
             return
         if values != stated:  # What was checked goes on, not what Prefect would make of the rest.
             body = json.dumps(values).encode()
             rest = [item for item in scope["headers"] if item[0] != b"content-length"]
             scope = {**scope, "headers": [*rest, (b"content-length", str(len(body)).encode())]}
-        await self._app(scope, _replay(body, receive), send)
+        await self._app(scope, _replay_request_body(body, receive), send)
 
     def _is_checked(self, scope: Scope) -> bool:
-        method, parts = scope["method"], _parts(scope["path"])
+        method, parts = scope["method"], _api_path_parts(scope["path"])
         if f"{scope['path']}/".startswith(f"{PAGES}/"):
             return False
         is_look = method in _READS or (
@@ -245,7 +247,7 @@ class Doors:
 
     def _check_writing(self, writing: _Writing, known: str) -> dict[str, Any]:
         """Checks what is written about a deployment; returns fields that it is to repeat."""
-        found = self._read(writing.deployment, known)
+        found = self._fetch_deployment_from_api(writing.deployment, known)
         if found is None:
             return {}  # Prefect says that there is no such deployment.
         for i, form in enumerate(writing.forms):
@@ -265,7 +267,7 @@ class Doors:
             return {"parameters": there["parameters"]} if there.get("parameters") else {}
         return {}
 
-    def _read(self, deployment: str, known: str) -> dict[str, Any] | None:
+    def _fetch_deployment_from_api(self, deployment: str, known: str) -> dict[str, Any] | None:
         address = f"{self._api}/deployments/{deployment}"
         asked = urllib.request.Request(address, headers={"Authorization": known})
         try:
@@ -279,7 +281,7 @@ class Doors:
             raise RequestRefusedError(503, f"the deployment could not be read: {error}") from None
 
 
-def _refused(error: RequestRefusedError) -> JSONResponse:
+def _refusal_response(error: RequestRefusedError) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, error.status)
 
 
@@ -301,16 +303,16 @@ def parse_request_body(body: bytes | str) -> Any:
     try:
         return json.loads(
             body.decode("utf-8") if isinstance(body, bytes) else body,
-            object_pairs_hook=_unique,
-            parse_constant=_finite,
-            parse_float=_finite,
+            object_pairs_hook=_parse_body_object,
+            parse_constant=_parse_body_number,
+            parse_float=_parse_body_number,
         )
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise _unreadable(reason) from None
+        raise _unreadable_body_error(reason) from None
 
 
-def _unreadable(reason: str) -> RequestRefusedError:
+def _unreadable_body_error(reason: str) -> RequestRefusedError:
     return RequestRefusedError(
         400, f"the body must be JSON in UTF-8 without repeated keys: {reason}."
     )
@@ -347,7 +349,7 @@ def plain_fields(values: Any) -> Any:
     return plain_fields(parse_request_body(value))
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_body_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -356,14 +358,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _finite(text: str) -> float:
+def _parse_body_number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is no number of JSON")
     return number
 
 
-def _parts(path: str) -> list[str]:
+def _api_path_parts(path: str) -> list[str]:
     """Returns the parts of a path below Prefect's API."""
     parts = path.strip("/").split("/")
     return parts[1:] if parts[0] == "api" and len(parts) > 1 else parts
@@ -417,16 +419,16 @@ def check_guests(method: str, parts: Sequence[str], values: Any) -> None:
     """
     if method == "POST" and parts[0] in _BLOCKS and parts[-1] in _LOOKS:
         if isinstance(values, dict) and values.get(_SECRETS) not in (None, False):
-            raise _owners("a block's secrets", "read")
+            raise _owner_only_error("a block's secrets", "read")
         return
     if parts[0] in _STATES and method != "DELETE":
-        for name, value in _stated(values):
+        for name, value in _walk_body_entries(values):
             if name in _RESULT and value is not None:
-                raise _owners(name)
+                raise _owner_only_error(name)
         return
     if not any(method == known and _is_at(parts, path) for known, path in _WRITES):
-        raise _owners(f"{method} /{'/'.join(parts)}")
-    if parts[0] == "flow_runs" and parts[-1] in _SET_STATE and _suspends(values):
+        raise _owner_only_error(f"{method} /{'/'.join(parts)}")
+    if parts[0] == "flow_runs" and parts[-1] in _SET_STATE and _asks_to_suspend_run(values):
         raise RequestRefusedError(
             409,
             "a run cannot be paused under way: Cancel ends it, and Retry then makes what is "
@@ -435,12 +437,12 @@ def check_guests(method: str, parts: Sequence[str], values: Any) -> None:
     if [*parts] == ["flow_runs"] and isinstance(values, dict) and not values.get("deployment_id"):
         # The row of a run that the sender itself executes; no worker takes it.
         values = {name: value for name, value in values.items() if name != "parameters"}
-    for name, value in _stated(values):
+    for name, value in _walk_body_entries(values):
         if (name in _CODE or name == "parameters") and not _is_harmless(name, value):
-            raise _owners(name)
+            raise _owner_only_error(name)
 
 
-def _suspends(values: Any) -> bool:
+def _asks_to_suspend_run(values: Any) -> bool:
     """Returns whether a state asks a run to end until it is resumed, as the UI's *Pause* does."""
     # Nothing tells the run so: its row would say that it is suspended while it works on, and
     # *Resume* would start another process of it beside the first.
@@ -494,13 +496,13 @@ def check_form(form: Mapping[str, Any], found: Mapping[str, Any], *, is_change: 
     for name, value in form.items():
         if name == "schedule" and value is not None:
             check_times(value, [each.get("schedule") for each in found.get("schedules") or ()])
-        if name == "parameters" or (name in found and _same(value, found[name])):
+        if name == "parameters" or (name in found and _is_same_json(value, found[name])):
             continue
         if name in _CODE and (is_change or not _is_harmless(name, value)):
-            raise _owners(name)
-        for inner, stated in _stated(value):
+            raise _owner_only_error(name)
+        for inner, stated in _walk_body_entries(value):
             if (inner in _CODE or inner == "parameters") and not _is_harmless(inner, stated):
-                raise _owners(inner)
+                raise _owner_only_error(inner)
     tags = form.get("tags")
     if is_change and "tags" in form and _TAG in found["tags"] and _TAG not in (tags or ()):
         raise RequestRefusedError(403, f"tags must keep {_TAG}, by which the deployment is found.")
@@ -517,7 +519,7 @@ def check_times(times: Any, known: Sequence[Any] = (), *, is_owner: bool = False
     Raises:
       RefusedError: if they are not accepted, see `times_problem`.
     """
-    if any(_same(times, each) for each in known):
+    if any(_is_same_json(times, each) for each in known):
         return
     if why := times_problem(times, rules=is_owner):
         raise RequestRefusedError(409, why)
@@ -550,13 +552,13 @@ def parameters_of(
     whole = dict(given) if is_change else {**own, **given}
     # What is there already may be sent back, as Prefect's UI does, since the owner may have set it.
     there = _schedule_of(found, schedule)
-    if any(_same(whole, {**own, **(each.get("parameters") or {})}) for each in ({}, there)):
+    if any(_is_same_json(whole, {**own, **(each.get("parameters") or {})}) for each in ({}, there)):
         return None
     fields = (found.get("parameter_openapi_schema") or {}).get("properties") or {}
     # Such as the studies that a deployment carries: they are its own, and no form shows them.
     hidden = [name for name in {**own, **whole} if name not in fields]
     for name in hidden:
-        if name not in whole or name not in own or not _same(whole[name], own[name]):
+        if name not in whole or name not in own or not _is_same_json(whole[name], own[name]):
             if name == "given" or name in own:
                 raise RequestRefusedError(
                     409, f"{name} must be left out: the deployment's own stays."
@@ -573,7 +575,7 @@ def _schedule_of(found: Mapping[str, Any], schedule: str) -> Mapping[str, Any]:
     return next((each for each in schedules if str(each.get("id")) == schedule), {})
 
 
-def _stated(values: Any) -> Iterator[tuple[str, Any]]:
+def _walk_body_entries(values: Any) -> Iterator[tuple[str, Any]]:
     """Yields each key with its value of the objects in a JSON value, at any depth."""
     left = [values]
     while left:
@@ -585,7 +587,7 @@ def _stated(values: Any) -> Iterator[tuple[str, Any]]:
             left += value
 
 
-def _same(value: Any, other: Any) -> bool:
+def _is_same_json(value: Any, other: Any) -> bool:
     """Returns whether two JSON values are equal, true and 1 not being so."""
     return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
@@ -596,7 +598,7 @@ def _is_harmless(name: str, value: Any) -> bool:
     return value is None or value in ({}, [], "")
 
 
-def _owners(what: str, done: str = "written") -> RequestRefusedError:
+def _owner_only_error(what: str, done: str = "written") -> RequestRefusedError:
     return RequestRefusedError(
         403,
         f"{what} can be {done} by the server's owner alone: give the command (parcel deploy, "
@@ -605,7 +607,7 @@ def _owners(what: str, done: str = "written") -> RequestRefusedError:
     )
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def _replay_request_body(body: bytes, receive: Receive) -> Receive:
     """Returns a `receive` that first gives a body which was read already."""
     parts = iter([{"type": "http.request", "body": body, "more_body": False}])
 

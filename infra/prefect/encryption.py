@@ -77,7 +77,7 @@ def read_or_draw_key() -> str:
     path = key_file()
     try:
         if not path.exists():
-            _draw(path)
+            _draw_encryption_key(path)
         if others := path.stat().st_mode & 0o077:
             close_to_others(path)
             print(
@@ -100,14 +100,14 @@ def read_or_draw_key() -> str:
     return key
 
 
-def _draw(path: Path) -> None:
+def _draw_encryption_key(path: Path) -> None:
     if not path.parent.exists():
         make_private(path.parent)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     with open_private(partial, "w") as file:
         file.write(f"{Fernet.generate_key().decode()}\n")
     try:
-        take_name(partial, path, functools.partial(_turn, path))
+        take_name(partial, path, functools.partial(_hold_key_lock, path))
     except FileExistsError:
         pass  # The key that another server drew stays.
     finally:
@@ -121,7 +121,7 @@ def _draw(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
+def _hold_key_lock(path: Path) -> Iterator[None]:
     """Holds the lock of those who draw a key there; its file stays."""
     with open_private(path.with_name(f"{path.name}.lock"), "a") as lock:
         lock_file(lock, fcntl.LOCK_EX)

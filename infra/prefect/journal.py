@@ -118,7 +118,7 @@ class Journal:
         self.flow_run_id = flow_run_id
         self.path = folder(store) / f"{flow_run_id}.jsonl"
         self._lock = threading.Lock()
-        self._write(
+        self._write_journal_line(
             "run",
             flow_run_id=flow_run_id,
             process=dataclasses.asdict(ProcessIdentity.of_this_process()),
@@ -131,15 +131,15 @@ class Journal:
           study: name of the study.
           reads: node -> the nodes whose artifacts it reads.
         """
-        self._write("plan", study=study, reads=reads)
+        self._write_journal_line("plan", study=study, reads=reads)
 
     def started(self, name: str, task_run_id: str | None = None) -> None:
         """Notes that a node began, or began again, and the id of its row."""
-        self._write("started", name=name, task_run_id=task_run_id)
+        self._write_journal_line("started", name=name, task_run_id=task_run_id)
 
     def ended(self, name: str, outcome: NodeOutcome, detail: str = "") -> None:
         """Notes how a node ended; a reused one may never have started."""
-        self._write("ended", name=name, outcome=outcome, detail=redact_text(detail))
+        self._write_journal_line("ended", name=name, outcome=outcome, detail=redact_text(detail))
 
     def reused(self, details: Mapping[str, str]) -> None:
         """Notes that nodes were reused, all in one write: name -> detail."""
@@ -153,9 +153,9 @@ class Journal:
 
     def close(self, ending: Ending, message: str = "") -> None:
         """Notes how the run ended; only the first call counts."""
-        self._write("closed", ending=ending, message=redact_text(message))
+        self._write_journal_line("closed", ending=ending, message=redact_text(message))
 
-    def _write(self, what: str, **values: Any) -> None:
+    def _write_journal_line(self, what: str, **values: Any) -> None:
         self._write_all(what, [values])
 
     def _write_all(self, what: str, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -251,7 +251,7 @@ class JournalReader:
                 # Until the first line tells more: a journal has the name of its run.
                 self._record = RunRecord(flow_run_id=self._path.stem, process=NOBODY, nodes={})
             try:
-                self._add(self._record, text_line)
+                self._add_journal_line(self._record, text_line)
             except (KeyError, TypeError, ValueError) as error:
                 # A disk was full, or somebody edited it. Or half of a line of a killed writer,
                 # with the next one behind it.
@@ -259,7 +259,7 @@ class JournalReader:
                 self._record.damaged.append(f"line {self._num_lines}: {reason}")
         return self._record
 
-    def _add(self, record: RunRecord, text_line: bytes) -> None:
+    def _add_journal_line(self, record: RunRecord, text_line: bytes) -> None:
         """Adds a line to a record, which stays as it is if the line cannot be read.
 
         Raises:

@@ -105,10 +105,10 @@ class PageQueue:
                     lambda: stack.enter_context(get_client(sync_client=True))
                 )
                 if client is not None:
-                    best_effort(self._publish, client, page)
+                    best_effort(self._publish_ui_page, client, page)
                 self._last_end = time.monotonic()
 
-    def _publish(self, client: SyncPrefectClient, page: UIPage) -> None:
+    def _publish_ui_page(self, client: SyncPrefectClient, page: UIPage) -> None:
         # Requests of our own: Prefect's methods send an event after each, see
         # `infra.prefect.app.send_no_events_of_pages`.
         if page.key in self._progress_ids:

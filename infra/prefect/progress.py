@@ -67,15 +67,15 @@ class ProgressFile:
             is_new = node not in self._parts or self._parts[node][0] != progress.step
             self._parts[node] = progress.step, part
             if is_new or time.monotonic() - self._written >= _WRITE_EVERY:
-                self._write()
+                self._write_node_progress()
 
     def end(self, node: str) -> None:
         """Notes that a node does not run any more."""
         with self._lock:
             if self._parts.pop(node, None) is not None:
-                self._write()
+                self._write_node_progress()
 
-    def _write(self) -> None:
+    def _write_node_progress(self) -> None:
         if self._path is None:
             return
         self._written = time.monotonic()

@@ -241,15 +241,17 @@ def server_of(
             lock_file(alone, fcntl.LOCK_EX)
             note = running(store)
             if note is not None:
-                _check(note, host, port, auth)
+                _check_server_options(note, host, port, auth)
             else:
                 auth = auth or os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
-                note = _start(store, host, port or 0, auth or _read_or_draw_auth(store), sidecar)
+                note = _start_store_server(
+                    store, host, port or 0, auth or _read_or_draw_auth(store), sidecar
+                )
                 threading.Thread(
                     target=_keep_running, args=(store, host, note, held, sidecar), daemon=True
                 ).start()
         before = {name: os.environ.get(name) for name in _CLIENT_VARIABLES}
-        _use(note)
+        _set_prefect_environment(note)
         try:
             yield note
         finally:  # Else the next run in this process would take it for the user's.
@@ -324,7 +326,7 @@ def connect(store: Path) -> bool:
         return True
     note = running(store)
     if note is not None:
-        _use(note)
+        _set_prefect_environment(note)
     return note is not None
 
 
@@ -333,7 +335,7 @@ def ui_of(api: str) -> str:
     return f"{api.rstrip('/').removesuffix('/api')}/v2"
 
 
-def _check(note: ServerNote, host: str, port: int | None, auth: str | None) -> None:
+def _check_server_options(note: ServerNote, host: str, port: int | None, auth: str | None) -> None:
     wanted = port is not None and not note.api.endswith(f":{port}/api")
     if not note.auth:
         raise ConfigError(
@@ -353,7 +355,7 @@ def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _use(note: ServerNote) -> None:
+def _set_prefect_environment(note: ServerNote) -> None:
     os.environ["PREFECT_API_URL"] = note.api
     os.environ["PREFECT_API_AUTH_STRING"] = note.auth
     import_prefect()
@@ -390,7 +392,9 @@ class _EndedBySignalError(RuntimeError):
     """A signal ended the server before it was ready, such as that of the kernel out of memory."""
 
 
-def _start(store: Path, host: str, port: int, auth: str, sidecar: Sidecar | None) -> ServerNote:
+def _start_store_server(
+    store: Path, host: str, port: int, auth: str, sidecar: Sidecar | None
+) -> ServerNote:
     for _ in range(_MAX_STARTS - 1):
         with contextlib.suppress(_EndedBySignalError):
             return _start_once(store, host, port, auth, sidecar)
@@ -485,7 +489,7 @@ def _keep_running(
         if held.closed or is_stopping():
             return
         try:
-            note = _start(store, host, port, note.auth, sidecar)
+            note = _start_store_server(store, host, port, note.auth, sidecar)
         except (RuntimeError, OSError, ConfigError) as error:
             # Often it passes: another program's connection had the port for some seconds, say.
             print(

@@ -149,27 +149,27 @@ class _ErrorLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         error = record.exc_info[1] if record.exc_info else None
-        message, places = self._plain(_error_of_traceback(record.getMessage())), []
+        message, places = self._redact_log_message(_error_of_traceback(record.getMessage())), []
         if error is not None:
-            message = f"{message}: {self._error_text(_leaf(error))}"
-            places = [*self._places(_leaf(error))]
+            message = f"{message}: {self._error_text(_first_error_of_group(error))}"
+            places = [*self._traceback_places(_first_error_of_group(error))]
         head = f"{when.isoformat(timespec='seconds')} {record.levelname} {record.name}: {message}"
         if (record.name, *places) in self._seen:
             return head
         self._seen.add((record.name, *places))
         return "\n".join([head, *places])
 
-    def _places(self, error: BaseException) -> Iterator[str]:
+    def _traceback_places(self, error: BaseException) -> Iterator[str]:
         frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
         yield from (f"  in {f.name}, {f.filename}:{f.lineno}" for f in frames)
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is not None:
-            yield f"  from {self._error_text(_leaf(cause))}"
+            yield f"  from {self._error_text(_first_error_of_group(cause))}"
 
     def _error_text(self, error: BaseException) -> str:
-        return f"{type(error).__name__}: {self._plain(str(error))}"
+        return f"{type(error).__name__}: {self._redact_log_message(str(error))}"
 
-    def _plain(self, text: str) -> str:
+    def _redact_log_message(self, text: str) -> str:
         """Returns the first line of a message without secrets."""
         (line, *_) = [*filter(None, map(str.strip, text.splitlines())), ""]
         for secret in self._secrets:
@@ -185,7 +185,7 @@ def _error_of_traceback(text: str) -> str:
     return found[-1] if found else text
 
 
-def _leaf(error: BaseException) -> BaseException:
+def _first_error_of_group(error: BaseException) -> BaseException:
     """Returns an error, or of a group of errors the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

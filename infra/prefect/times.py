@@ -62,24 +62,24 @@ class _BoundedSearch(dateutil_rules._iterinfo):
             raise ValueError(f"the rule has more than {_MOST_A_DAY:,} times a day")
         self._end = time.thread_time() + _SEARCH
 
-    def _check(self) -> None:
+    def _check_search_time(self) -> None:
         if time.thread_time() > self._end:
             raise ValueError(f"no date of the rule was found in {_SEARCH} s")
 
     def ydayset(self, year: int, month: int, day: int) -> Any:
-        self._check()
+        self._check_search_time()
         return super().ydayset(year, month, day)
 
     def mdayset(self, year: int, month: int, day: int) -> Any:
-        self._check()
+        self._check_search_time()
         return super().mdayset(year, month, day)
 
     def wdayset(self, year: int, month: int, day: int) -> Any:
-        self._check()
+        self._check_search_time()
         return super().wdayset(year, month, day)
 
     def ddayset(self, year: int, month: int, day: int) -> Any:
-        self._check()
+        self._check_search_time()
         return super().ddayset(year, month, day)
 
 
@@ -92,10 +92,12 @@ def plan_each_alone() -> None:
 
     kinds: Any = (schedules.CronSchedule, schedules.IntervalSchedule, schedules.RRuleSchedule)
     for kind in kinds:
-        kind._get_dates_generator = _ending(kind._get_dates_generator)
+        kind._get_dates_generator = _schedule_date_generator(kind._get_dates_generator)
 
 
-def _ending(generate: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def _schedule_date_generator(
+    generate: Callable[..., Iterator[Any]],
+) -> Callable[..., Iterator[Any]]:
     """Returns a generator of dates that ends where there are no more, instead of an error."""
 
     def dates(*args: Any, **options: Any) -> Iterator[Any]:
@@ -132,7 +134,7 @@ def firings(
     schedule = next((kind(**times) for name, kind in kinds.items() if name in times), None)
     if schedule is None:
         return []
-    dates = _ending(schedule._get_dates_generator)(n=most, start=start, end=end)
+    dates = _schedule_date_generator(schedule._get_dates_generator)(n=most, start=start, end=end)
     # In UTC: the two passes of an hour that comes twice are equal in their own time zone.
     return sorted(date for each in dates if (date := each.astimezone(datetime.UTC)) >= start)
 

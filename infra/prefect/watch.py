@@ -88,7 +88,7 @@ class Watch:
                     if why := self._why_dead(run, pins_of.get(str(run.id), []), dead):
                         is_wanted = run.state is not None and run.state.is_cancelling()
                         why = _CANCELLED if is_wanted else why
-                        _settle(run, "cancelled" if is_wanted else "crashed", why)
+                        _settle_flow_run(run, "cancelled" if is_wanted else "crashed", why)
                         end = "Cancelled" if is_wanted else "Crashed"
                         lines.append(f"run {run.name} ({run.id}): {end}, {why}")
                     else:
@@ -154,7 +154,7 @@ class Watch:
         self._settled &= dead
         for run in runs_in(client, list(_ENDINGS), dead - self._settled):
             assert run.state is not None
-            _settle(run, _ENDINGS[run.state.type], run.state.message or "")
+            _settle_flow_run(run, _ENDINGS[run.state.type], run.state.message or "")
             self._settled.add(str(run.id))
 
     def _is_dead(self, pin: LeaseView) -> bool:
@@ -167,7 +167,7 @@ class Watch:
         looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))
         if time.monotonic() - looked < self._progress_every:
             return
-        newest = max([last, *_changes(client, run)])
+        newest = max([last, *_run_change_times(client, run)])
         self._progress[run.id] = (time.monotonic(), newest)
         if newest > last:
             _emit_progress(run)
@@ -179,7 +179,7 @@ class Watch:
             return False
 
 
-def _changes(client: SyncPrefectClient, run: FlowRun) -> Iterator[datetime.datetime]:
+def _run_change_times(client: SyncPrefectClient, run: FlowRun) -> Iterator[datetime.datetime]:
     """Yields the times of a run's last start and end of a row, and of its last shown progress."""
     asked = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
     for sort in (TaskRunSort.EXPECTED_START_TIME_DESC, TaskRunSort.END_TIME_DESC):
@@ -209,7 +209,7 @@ def _emit_progress(run: FlowRun) -> None:
     )
 
 
-def _settle(run: FlowRun, ending: Ending, why: str) -> None:
+def _settle_flow_run(run: FlowRun, ending: Ending, why: str) -> None:
     record = RunRecord(
         flow_run_id=str(run.id), process=NOBODY, nodes={}, ending=ending, message=why
     )

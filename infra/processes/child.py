@@ -75,17 +75,17 @@ def call_in_child(
                 stdin=subprocess.DEVNULL,
                 stdout=outputs[0],
                 stderr=outputs[1],
-                env=_environment(),
+                env=_child_environment(),
                 start_new_session=True,
             )
         try:
             with contextlib.suppress(BrokenPipeError):  # It has ended: its output says why.
                 ours.send_bytes(pickle.dumps((function, args, kwargs)))
             try:
-                answer = _relay(process, ours)
+                answer = _relay_child_output(process, ours)
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGINT)
-                _relay(process, ours, time.monotonic() + _END_TIMEOUT)
+                _relay_child_output(process, ours, time.monotonic() + _END_TIMEOUT)
                 raise
         finally:
             process.kill()
@@ -100,7 +100,7 @@ def call_in_child(
     return value
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Returns the child's environment, in which imports find the same modules as here."""
     own = {
         "PYTHONPATH": python_path(),
@@ -114,7 +114,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _TERMINAL} | own
 
 
-def _relay(
+def _relay_child_output(
     process: subprocess.Popen[bytes], link: Connection, deadline: float | None = None
 ) -> tuple[bool, Any] | None:
     """Passes the child's output on until it has ended; returns its answer, or None without one."""

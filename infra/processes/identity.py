@@ -133,7 +133,9 @@ def _start_time(pid: int | Literal["self"]) -> int | Literal["none", "hidden"]:
             return "hidden"
     try:
         if pid != "self" and os.readlink("/proc/self") != str(os.getpid()):
-            return _absent(pid)  # This /proc has the processes of another pid namespace.
+            return _state_of_absent_process(
+                pid
+            )  # This /proc has the processes of another pid namespace.
         # /proc counts from the boot. psutil adds the time of the boot, so its date moves when the
         # clock is set, and a living process would look like another one. In bytes: a process may
         # give itself any name.
@@ -141,13 +143,13 @@ def _start_time(pid: int | Literal["self"]) -> int | Literal["none", "hidden"]:
     except OSError:
         # Not there, or hidden: with hidepid=2 the folder is missing, with hidepid=1 it may not be
         # read.
-        return _absent(pid)
+        return _state_of_absent_process(pid)
     # proc(5): "pid (name) state ... starttime ...", and the name may hold spaces and brackets.
     fields = stat.rpartition(b")")[2].split()
     return "none" if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _absent(pid: int | Literal["self"]) -> Literal["none", "hidden"]:
+def _state_of_absent_process(pid: int | Literal["self"]) -> Literal["none", "hidden"]:
     """Returns the state of a process that /proc does not show."""
     if pid == "self":
         return "hidden"

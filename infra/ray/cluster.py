@@ -129,7 +129,7 @@ class Cluster:
         #                            (item, 8, bytes)   <-    of another thread's task
         #                            (end, 7)           <-    the generator is exhausted
         #
-        # `_DriverProcess._receive` sorts them into one queue per stream.
+        # `_DriverProcess._receive_driver_messages` sorts them into one queue per stream.
         number, items = driver.open_stream(name)
         is_over = False
         try:
@@ -226,7 +226,7 @@ class _DriverProcess:
             slow = "timed out during startup" in answer
             raise (RayWorkerLostError if slow else RuntimeError)(f"Ray did not start: {answer}")
         self.resources = answer
-        threading.Thread(target=self._receive, daemon=True).start()
+        threading.Thread(target=self._receive_driver_messages, daemon=True).start()
 
     def is_alive(self) -> bool:
         """Returns whether the driver is alive, and so its cluster."""
@@ -270,7 +270,7 @@ class _DriverProcess:
         with self._sending:
             self._link.send(message)
 
-    def _receive(self) -> None:
+    def _receive_driver_messages(self) -> None:
         """Passes each message of the driver to its stream, until the driver has ended."""
         while True:
             try:

@@ -76,7 +76,7 @@ def main() -> None:
     # supervisor restarts all members together, from their last saved state.
     with tempfile.TemporaryDirectory() as folder:
         trainer = JaxTrainer(
-            _run_member,
+            _run_ray_gang_member,
             train_loop_config={
                 "command": args.command[1:],
                 "of_slice": _workers_of_slice(args, resources) if chips else args.n,
@@ -122,8 +122,8 @@ def _run_trainer(trainer: Any) -> int:
         if not failures:
             print(f"{type(error).__name__}: {one_line_message(error)}")
             return 128 + signal.SIGKILL
-        # A failure cites what `_run_member` raised: "rank 1 ended with 17", and the end of its
-        # output.
+        # A failure cites what `_run_ray_gang_member` raised: "rank 1 ended with 17", and the end
+        # of its output.
         for rank, failure in sorted(failures.items()):
             message = _MEMBER_ENDED.search(str(failure))
             # A worker without such a message was killed with its node.
@@ -203,7 +203,7 @@ def _draining_nodes() -> set[str]:
         return set()
 
 
-def _run_member(config: dict[str, Any]) -> None:
+def _run_ray_gang_member(config: dict[str, Any]) -> None:
     """Runs in a worker of Ray Train: starts a member, notifies it of a preemption, waits for it.
 
     Raises:

@@ -149,8 +149,8 @@ class JobServer:
         if info is not None and not info.status.is_terminal() and not self._node_is_gone(info):
             return dataclasses.replace(last, reattached=True)
         # Named before it is submitted, since the command holds the name: reports go under it.
-        job = self._job(work, last.attempt + 1)
-        resources = self._resources(num_cpus, num_gpus)
+        job = self._ray_job_of_attempt(work, last.attempt + 1)
+        resources = self._ray_job_resources(num_cpus, num_gpus)
         gpus, tpus = resources["GPU"], int(resources["TPU"])
         request = {
             "submission_id": job.id,
@@ -211,12 +211,12 @@ class JobServer:
         Raises:
           RuntimeError: if `close` was called.
         """
-        self._pause(max(1.0, waiting / _REQUESTS))
+        self._pause_job_requests(max(1.0, waiting / _REQUESTS))
 
     def stop(self, jobs: Sequence[RayJob]) -> None:
         """Stops jobs: their processes are asked to end, and killed three seconds later."""
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(self._stop, jobs))
+            list(pool.map(self._stop_ray_job, jobs))
 
     def run_jobs(self, run: str) -> list[RayJob]:
         """Returns all jobs that a run submitted and that have not ended.
@@ -227,7 +227,7 @@ class JobServer:
         """
         self._connect()
         return [
-            self._job(*job.submission_id.rsplit("-", 1))
+            self._ray_job_of_attempt(*job.submission_id.rsplit("-", 1))
             for job in self._request_with_retries(lambda: self._client.list_jobs())
             if (job.metadata or {}).get(_RUN) == run and not job.status.is_terminal()
         ]
@@ -277,7 +277,7 @@ class JobServer:
                 # An entry without a date has a fixed one.
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
 
-    def _job(self, work: str, attempt: int | str) -> RayJob:
+    def _ray_job_of_attempt(self, work: str, attempt: int | str) -> RayJob:
         return RayJob(id=f"{work}-{attempt}", cluster=self._cluster, attempt=int(attempt))
 
     def _last_attempt(self, work: str) -> tuple[RayJob, Any]:
@@ -287,7 +287,7 @@ class JobServer:
         """
 
         def ask(attempt: int) -> Any:
-            return self._job_info(self._job(work, attempt))
+            return self._job_info(self._ray_job_of_attempt(work, attempt))
 
         # A job that waits for a free node is attempted every 15 minutes, hundreds of times a week.
         # Attempts have no gaps, so doubled steps lead beyond the last of them, and halved ones back
@@ -306,9 +306,9 @@ class JobServer:
             step //= 2
             if (later := ask(last + step)) is not None:
                 last, info = last + step, later
-        return self._job(work, last), info
+        return self._ray_job_of_attempt(work, last), info
 
-    def _resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:
+    def _ray_job_resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:
         """Returns the numbers of CPUs, GPUs and TPU chips that a job takes."""
         nodes = self._alive_nodes().values()
         most = {name: max((node[name] for node in nodes), default=0) for name in _RESOURCES}
@@ -376,7 +376,7 @@ class JobServer:
         since = self._waiting.setdefault(job.id, time.monotonic())
         if time.monotonic() - since < self._node_wait:
             return
-        self._stop(job)
+        self._stop_ray_job(job)
         node_counts = collections.Counter(_resources_text(node) for node in nodes)
         nodes_text = ", ".join(f"{count} with {words}" for words, count in node_counts.items())
         raise RuntimeError(
@@ -384,7 +384,7 @@ class JobServer:
             f"{self._node_wait:.0f} s (compute.node_wait); there are {nodes_text or 'no nodes'}."
         )
 
-    def _stop(self, job: RayJob) -> None:
+    def _stop_ray_job(self, job: RayJob) -> None:
         with contextlib.suppress(Exception):  # It has ended, or its cluster has.
             self._client.stop_job(job.id)
 
@@ -409,10 +409,10 @@ class JobServer:
                     f"the job server of {self._address} did not answer for {_SILENCE:.0f} s: "
                     f"{reason}"
                 ) from reason
-            self._pause(pause)
+            self._pause_job_requests(pause)
             pause = min(2 * pause, 5.0)
 
-    def _pause(self, seconds: float) -> None:
+    def _pause_job_requests(self, seconds: float) -> None:
         # An event and not a sleep, so that `close` wakes all waiting threads at once.
         is_detached = self._ended.wait(seconds)
         wait_if_stopping()

@@ -49,7 +49,7 @@ _SSH_FAILED = 255
 def main() -> None:
     """Starts the members, and waits for them; exits with the code of one that failed, or 0."""
     try:
-        args = _parse(sys.argv[1:])
+        args = _parse_ssh_gang_arguments(sys.argv[1:])
         nodes = [ready_node(name, args.zone, args.project, args.wait) for name in args.name]
         hosts = hosts_of(nodes, args.internal_ip)
         if args.n != len(hosts):
@@ -58,7 +58,9 @@ def main() -> None:
                 f"hosts of {' and '.join(args.name)}, or 1; got {args.n}."
             )
         members = [_Member(rank, host, args) for rank, host in enumerate(hosts)]
-        code = _supervise(members, [request_for(rank, hosts, args) for rank in range(args.n)])
+        code = _supervise_ssh_members(
+            members, [request_for(rank, hosts, args) for rank in range(args.n)]
+        )
     except LaunchError as error:
         sys.exit(str(error))  # With code 1, and the error as the last line of the log.
     sys.exit(code)
@@ -87,11 +89,11 @@ def check_options(options: str) -> None:
         words = shlex.split(options)
     except ValueError as error:
         _Parser().error(str(error))
-    if command := _parse(words).command:
+    if command := _parse_ssh_gang_arguments(words).command:
         _Parser().error(f"unknown option: {command[0]}")
 
 
-def _parse(words: Sequence[str]) -> argparse.Namespace:
+def _parse_ssh_gang_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(allow_abbrev=False, add_help=False)
     parser.add_argument("--name", nargs="+", required=True, help="TPU VMs, each of them a slice")
     parser.add_argument("--zone", required=True)
@@ -239,7 +241,9 @@ class _Member:
         )
 
 
-def _supervise(members: Sequence[_Member], requests: Sequence[Mapping[str, Any]]) -> int:
+def _supervise_ssh_members(
+    members: Sequence[_Member], requests: Sequence[Mapping[str, Any]]
+) -> int:
     """Starts the members, and ends all when one fails or this process's starter ends.
 
     Returns:

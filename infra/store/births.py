@@ -24,12 +24,14 @@ def with_births(kind: Any, values: Any) -> Any:
     if isinstance(values, Mapping):
         if config := _config_type(kind, values):
             births = {name: born[0] for name, born in birth_values(config).items() if born}
-            hints = _hints(config)
+            hints = _config_field_types(config)
             return {k: with_births(hints.get(k), v) for k, v in {**births, **values}.items()}
-        of_values = next((args[1] for args in _generics(kind, Mapping) if len(args) == 2), None)
+        of_values = next(
+            (args[1] for args in _config_generic_arguments(kind, Mapping) if len(args) == 2), None
+        )
         return {key: with_births(of_values, value) for key, value in values.items()}
     if isinstance(values, list | tuple):
-        args = next(_generics(kind, Iterable), ())
+        args = next(_config_generic_arguments(kind, Iterable), ())
         of_items = args[:1] * len(values) if args[1:] in ((), (...,)) else args
         pairs = zip(of_items or (None,) * len(values), values, strict=False)
         return [with_births(of_item, item) for of_item, item in pairs]
@@ -37,11 +39,11 @@ def with_births(kind: Any, values: Any) -> Any:
 
 
 @functools.cache
-def _hints(config: type[Any]) -> dict[str, Any]:
+def _config_field_types(config: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(config)
 
 
-def _choices(kind: Any) -> tuple[Any, ...]:
+def _config_union_types(kind: Any) -> tuple[Any, ...]:
     """Returns the types that a union allows, or the one type."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
@@ -49,14 +51,16 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 
 def _config_type(kind: Any, values: Mapping[str, Any]) -> type[Any] | None:
     """Returns the config that a type allows for some values; None if they are another mapping."""
-    configs = [c for c in _choices(kind) if isinstance(c, type) and dataclasses.is_dataclass(c)]
+    configs = [
+        c for c in _config_union_types(kind) if isinstance(c, type) and dataclasses.is_dataclass(c)
+    ]
     return next((c for c in configs if birth_values(c).keys() >= values.keys()), None) or next(
         iter(configs), None
     )
 
 
-def _generics(kind: Any, origin: type[Any]) -> Iterator[tuple[Any, ...]]:
-    for choice in _choices(kind):
+def _config_generic_arguments(kind: Any, origin: type[Any]) -> Iterator[tuple[Any, ...]]:
+    for choice in _config_union_types(kind):
         generic = typing.get_origin(choice)
         if isinstance(generic, type) and issubclass(generic, origin):
             yield typing.get_args(choice)

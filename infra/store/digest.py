@@ -137,7 +137,8 @@ def birth_values(config: type[Any]) -> dict[str, tuple[Any, ...]]:
     births: dict[str, tuple[Any, ...]] = {}
     for field in _identity_fields(config):
         births[field.name] = tuple(
-            _without_defaults(value) for value in field.metadata.get("born", _default(field))
+            _without_defaults(value)
+            for value in field.metadata.get("born", _config_field_default(field))
         )
     return births
 
@@ -153,7 +154,7 @@ def _identity_fields(config: Any) -> list["dataclasses.Field[Any]"]:
     return [f for f in dataclasses.fields(config) if counts(f.metadata.get("identity", True))]
 
 
-def _default(field: "dataclasses.Field[Any]") -> tuple[Any, ...]:
+def _config_field_default(field: "dataclasses.Field[Any]") -> tuple[Any, ...]:
     if field.default is not dataclasses.MISSING:
         return (field.default,)
     return () if field.default_factory is dataclasses.MISSING else (field.default_factory(),)
@@ -178,7 +179,7 @@ def _without_defaults(value: object) -> object:
     # fields all have theirs, also when a default of `Inner` is another one today.
     def is_default(name: str, plain: object) -> bool:
         (field,) = (field for field in _identity_fields(value) if field.name == name)
-        defaults = _default(field)
+        defaults = _config_field_default(field)
         return bool(defaults) and canonical_json(_without_defaults(defaults[0])) == canonical_json(
             plain
         )

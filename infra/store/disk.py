@@ -278,9 +278,9 @@ class Disk:
         # In parallel, so that the disk's journal takes several at once, which takes 0.4 of the time
         # (150 artifacts).
         with ThreadPoolExecutor(_MAX_SYNCS) as pool:
-            list(pool.map(_fsync, paths))
+            list(pool.map(_fsync_store_path, paths))
             above = [upper for upper in path.parents if upper.is_relative_to(self._root)]
-            list(pool.map(_fsync, [*(Path(below) for below, *_ in tree), *above]))
+            list(pool.map(_fsync_store_path, [*(Path(below) for below, *_ in tree), *above]))
 
     def local_folder(self, folder: str, files: Mapping[str, File]) -> Path:
         return self._root / folder
@@ -321,7 +321,7 @@ class Disk:
 
     def _fsync_folder(self, path: Path) -> None:
         if self._durable:
-            _fsync(path)
+            _fsync_store_path(path)
 
     @staticmethod
     def _has_content(path: Path, data: bytes) -> bool:
@@ -361,10 +361,10 @@ def _make_folder(path: Path) -> None:
         return
     _make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    _fsync(path.parent)
+    _fsync_store_path(path.parent)
 
 
-def _fsync(path: Path) -> None:
+def _fsync_store_path(path: Path) -> None:
     """Forces a file, or the names in a folder, onto the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

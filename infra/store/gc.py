@@ -237,7 +237,9 @@ class _StoreView:
                 self.manifests[key] = read_before[key]
             else:
                 unread[key] = stat
-        for key, artifact in zip(unread, map_reads(self._get, unread), strict=True):
+        for key, artifact in zip(
+            unread, map_reads(self._get_artifact_or_none, unread), strict=True
+        ):
             if artifact is not None:
                 self.manifests[key] = unread[key], artifact
         self._artifacts = {key: artifact for key, (_, artifact) in self.manifests.items()}
@@ -247,7 +249,7 @@ class _StoreView:
         self._pruned -= roots
         self._reachable = _with_ancestors(roots, self._artifacts)
 
-    def _get(self, key: str) -> Artifact | None:
+    def _get_artifact_or_none(self, key: str) -> Artifact | None:
         """Returns an artifact; None if it was deleted since it was listed."""
         with contextlib.suppress(KeyError):
             return self._store.get(key)
@@ -356,14 +358,14 @@ class _StoreView:
     def old_jobs(self) -> Iterator[Garbage]:
         """Yields the folders of jobs; a young job may still wait for its turn."""
         for name in self._store.files.folders(JOBS):
-            if self._age(self._store.files.total_stat(f"{JOBS}/{name}")) >= _JOB_AGE:
+            if self._stored_file_age(self._store.files.total_stat(f"{JOBS}/{name}")) >= _JOB_AGE:
                 yield from self._if_old("job", f"{JOBS}/{name}", name)
 
     def old_partials(self) -> Iterator[Garbage]:
         """Yields records whose writer was killed."""
         for name in self._store.files.listing(PARTIAL):
             stat = self._store.files.total_stat(f"{PARTIAL}/{name}")
-            if self._age(stat) >= _PARTIAL_AGE:
+            if self._stored_file_age(stat) >= _PARTIAL_AGE:
                 yield from self._if_old("partial", f"{PARTIAL}/{name}", name)
 
     def old_journals(self) -> Iterator[Garbage]:
@@ -377,7 +379,7 @@ class _StoreView:
 
     def _if_old(self, sort: str, path: str, name: str) -> Iterator[Garbage]:
         stat = _backend_of(self._store, sort).total_stat(path)
-        age = self._age(stat)
+        age = self._stored_file_age(stat)
         if age >= self._older_than:
             yield Garbage(sort=sort, name=name, size=stat.size, age=age, path=path)
 
@@ -396,10 +398,14 @@ class _StoreView:
 
     def _age_of(self, record: str) -> float:
         """Returns the age of a manifest [s]; 0 if it was deleted meanwhile."""
-        return self._age(self._manifest_stats[record]) if record in self._manifest_stats else 0.0
+        return (
+            self._stored_file_age(self._manifest_stats[record])
+            if record in self._manifest_stats
+            else 0.0
+        )
 
-    def _age(self, stat: FileStat) -> float:
-        return _age(self._now, stat)
+    def _stored_file_age(self, stat: FileStat) -> float:
+        return _stored_file_age(self._now, stat)
 
 
 def _with_ancestors(roots: Iterable[str], artifacts: Mapping[str, Artifact]) -> set[str]:
@@ -420,7 +426,7 @@ def _with_ancestors(roots: Iterable[str], artifacts: Mapping[str, Artifact]) -> 
     return reachable
 
 
-def _age(now: int, stat: FileStat) -> float:
+def _stored_file_age(now: int, stat: FileStat) -> float:
     """Returns the time since something was last written [s]; `now` in [ns]."""
     return max(0, now - stat.modified) / 1e9
 
@@ -506,7 +512,7 @@ def _delete_data(store: Store, item: Garbage) -> bool:
         # A holder may have come and gone since the marking. Then its work is younger than what was
         # judged, and stays.
         is_work = item.sort in ("attempt", *_SCRATCH_SORTS)
-        if is_work and _age(backend.now(), backend.total_stat(item.path)) < item.age:
+        if is_work and _stored_file_age(backend.now(), backend.total_stat(item.path)) < item.age:
             return False  # It was written to since.
         if item.sort in _SCRATCH_SORTS:
             backend.remove(item.path)

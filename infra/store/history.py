@@ -70,13 +70,13 @@ class AttemptRecord:
 
     def save_cost(self) -> None:
         """Records the cost so far, which is all that is known of it if the holder is killed."""
-        self._replace()
+        self._swap_attempt_note()
 
     def end(self, ended: str, *, stopped: bool) -> None:
         """Records that the attempt is over; `ended` and `stopped` as in `AttemptNote`."""
-        self._replace(ended=ended, stopped=stopped)
+        self._swap_attempt_note(ended=ended, stopped=stopped)
 
-    def _replace(self, **changes: Any) -> None:
+    def _swap_attempt_note(self, **changes: Any) -> None:
         # Swapped and not put: if gc deleted the history meanwhile, it does not come back.
         note = dataclasses.replace(self._note, device_seconds=round(self._cost(), 3), **changes)
         if self._files.compare_and_swap(self._name, _note_bytes(self._note), _note_bytes(note)):

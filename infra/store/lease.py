@@ -102,7 +102,8 @@ class HeldLease:
             # change was lost and the file is one renewal ahead of us. Only the file can say which:
             # read it, and try once more from its text.
             self.lost = not (
-                self._write_renewal(keys) or (self._resync() and self._write_renewal(keys))
+                self._write_renewal(keys)
+                or (self._adopt_lease_text() and self._write_renewal(keys))
             )
             return not self.lost
 
@@ -117,7 +118,7 @@ class HeldLease:
             self._lease = lease
         return swapped
 
-    def _resync(self) -> bool:
+    def _adopt_lease_text(self) -> bool:
         """Adopts the file's text if the lease is still ours, and returns whether it is.
 
         The text differs from the one known here if the reply to an earlier change was lost.

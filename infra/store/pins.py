@@ -52,7 +52,7 @@ class Pin:
         self._requested: dict[str, None] = {}
         self._lock = threading.Lock()
         with hold_lease(files, GC_LEASE):
-            self._acquire()
+            self._acquire_pin_lease()
 
     def add(self, *keys: str) -> None:
         """Pins artifacts, whether they exist or not; those found afterwards are safe to rely on.
@@ -78,7 +78,7 @@ class Pin:
             with hold_lease(self._files, GC_LEASE):
                 for start in range(0, len(new_keys), _MAX_KEYS):
                     if len(self._leases[-1].keys) >= _MAX_KEYS:
-                        self._acquire()
+                        self._acquire_pin_lease()
                     self._leases[-1].renew(new_keys[start : start + _MAX_KEYS])
                 # Checked after the renewal, under the lease that gc would need to delete anything:
                 # so if the pin is held here, what is found from now on stays.
@@ -91,7 +91,7 @@ class Pin:
         for lease in self._leases:
             lease.release()
 
-    def _acquire(self) -> None:
+    def _acquire_pin_lease(self) -> None:
         # The random part is for the several leases of a run, and for those of its earlier tries.
         lease = acquire_lease(
             self._files, f"{PINS}/{self.run}.{uuid.uuid4().hex[:8]}.json", ttl=PIN_TTL

@@ -113,7 +113,7 @@ class RawDigestCache:
                 read = {
                     path: (at_rest and self._state_of(at_rest), digest)
                     for path, (at_rest, digest) in zip(
-                        changed, pool.map(_digest_file, changed), strict=True
+                        changed, pool.map(_digest_raw_file, changed), strict=True
                     )
                 }
                 state_of = dict(zip(chunk, states, strict=True))
@@ -128,9 +128,9 @@ class RawDigestCache:
         if self._path != ":memory:" and not os.path.exists(self._path):
             return
         try:
-            rows = self._database().execute("SELECT path FROM files").fetchall()
+            rows = self._open_digest_database().execute("SELECT path FROM files").fetchall()
             gone = [(path,) for (path,) in rows if not is_there(Path(os.fsdecode(path)))]
-            with self._database() as connection:
+            with self._open_digest_database() as connection:
                 connection.executemany("DELETE FROM files WHERE path = ?", gone)
         except sqlite3.Error as error:
             self._warn_unusable(error)
@@ -146,7 +146,11 @@ class RawDigestCache:
         columns = "path, size, mtime_ns, ctime_ns, inode, sha256"
         query = f"SELECT {columns} FROM files WHERE path IN ({marks})"
         try:
-            rows = self._database().execute(query, [os.fsencode(path) for path in paths]).fetchall()
+            rows = (
+                self._open_digest_database()
+                .execute(query, [os.fsencode(path) for path in paths])
+                .fetchall()
+            )
         except sqlite3.Error as error:
             self._warn_unusable(error)
             return {}
@@ -162,7 +166,7 @@ class RawDigestCache:
             if state is not None
         ]
         try:
-            with self._database() as connection:
+            with self._open_digest_database() as connection:
                 connection.executemany(
                     "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, sha256) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
@@ -171,7 +175,7 @@ class RawDigestCache:
         except sqlite3.Error as error:
             self._warn_unusable(error)
 
-    def _database(self) -> sqlite3.Connection:
+    def _open_digest_database(self) -> sqlite3.Connection:
         if self._connection is None:
             if self._path != ":memory:":
                 Path(self._path).parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +194,7 @@ class RawDigestCache:
         )
 
 
-def _digest_file(path: Path) -> tuple[os.stat_result | None, Digest]:
+def _digest_raw_file(path: Path) -> tuple[os.stat_result | None, Digest]:
     """Returns a file's digest, and its state if the next change is sure to alter that."""
     with path.open("rb") as file:
         # Why a file that was just written is not remembered. A file system's clock has ticks:

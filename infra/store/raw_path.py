@@ -133,14 +133,14 @@ class _BucketPath(PurePosixPath):
         Raises:
           FileNotFoundError: if it is not an object.
         """
-        stat = self._files_beside().get(self.name)
+        stat = self._raw_files_beside().get(self.name)
         if stat is None:
             raise FileNotFoundError(f"{self} is missing.")
         return stat
 
     def is_file(self) -> bool:
         """Whether it is an object."""
-        return self.name in self._files_beside()
+        return self.name in self._raw_files_beside()
 
     def is_dir(self) -> bool:
         """Whether there is an object below it."""
@@ -188,7 +188,7 @@ class _BucketPath(PurePosixPath):
     def _list_folder(self) -> tuple[dict[str, FileStat], list[str]]:
         return self._folders.list_folder(self._object_name)
 
-    def _files_beside(self) -> dict[str, FileStat]:
+    def _raw_files_beside(self) -> dict[str, FileStat]:
         if len(self.parts) < 3:
             return {}
         return self._folders.list_folder("/".join(self.parts[2:-1]))[0]

@@ -59,7 +59,7 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _is_pair(value: Any) -> bool:
+def _is_record_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2
 
 
@@ -86,7 +86,9 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "began": (_is_time, "a time"),
     "given": (lambda value: isinstance(value, str), "text"),
     "differs": (
-        lambda value: value is None or (_is_object(value) and all(map(_is_pair, value.values()))),
+        lambda value: (
+            value is None or (_is_object(value) and all(map(_is_record_pair, value.values())))
+        ),
         "an object of pairs, or null",
     ),
     "headline": (_is_object, "an object"),
@@ -143,12 +145,12 @@ def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
     runs = RunRecords(files)
     records = runs.read()
     for line in runs.unreadable:
-        _warn(line)
+        _warn_of_unreadable_run(line)
     return records
 
 
 @functools.cache
-def _warn(line: str) -> None:
+def _warn_of_unreadable_run(line: str) -> None:
     print(f"parcel: {one_line(line)}", file=sys.stderr)
 
 

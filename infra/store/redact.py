@@ -23,7 +23,7 @@ def redact(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            _redact_name(name): _redact_entry(_name_of(value, name), entry)
+            _redact_name(name): _redact_entry(_config_entry_name(value, name), entry)
             for name, entry in value.items()
         }
     if isinstance(value, str):
@@ -50,7 +50,7 @@ def remember_secrets(config: Any, name: str = "") -> None:
     """
     if isinstance(config, Mapping):
         for inner, entry in config.items():
-            told = str(_name_of(config, inner))
+            told = str(_config_entry_name(config, inner))
             remember_secrets(entry, told if not is_secret(name) else name)
     elif isinstance(config, list | tuple):
         for entry in config:
@@ -59,7 +59,7 @@ def remember_secrets(config: Any, name: str = "") -> None:
         remember_secret(config)
 
 
-def _name_of(values: Mapping[Any, Any], name: Any) -> Any:
+def _config_entry_name(values: Mapping[Any, Any], name: Any) -> Any:
     """Returns the name of an entry, which Kubernetes writes as one: {"name": "X", "value": "x"}."""
     return values.get("name", values.get("key", name)) if name == "value" else name
 

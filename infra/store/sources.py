@@ -23,14 +23,16 @@ def save_tree(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     """Stores a tree of path -> bytes, and returns the digest that names it."""
     # One listing, so that a tree of which little changed costs a few requests and not hundreds.
     stored = files.listing(SOURCES)
-    listing = {validate_path(path): _sha256(data) for path, data in sorted(tree.items())}
+    listing = {
+        validate_path(path): _source_blob_sha256(data) for path, data in sorted(tree.items())
+    }
     text = canonical_json(listing).encode()
     # The listing is written last: if it is there, so are all files that it names.
     for data in (*tree.values(), text):
-        digest = _sha256(data)
+        digest = _source_blob_sha256(data)
         if digest not in stored:
             files.create_if_absent(f"{SOURCES}/{digest}", data)
-    return _sha256(text)
+    return _source_blob_sha256(text)
 
 
 def write_tree(tree: Mapping[str, bytes], folder: Path) -> None:
@@ -80,7 +82,7 @@ def _read_blob(files: StoreBackend, digest: str) -> bytes:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ValueError(f"a source's digest must be 64 hex digits, got {digest!r}.")
     data = files.read(f"{SOURCES}/{digest}")
-    if _sha256(data) != digest:
+    if _source_blob_sha256(data) != digest:
         raise ValueError(
             f"{files.uri}/{SOURCES}/{digest} holds other bytes than its name says; restore it, or "
             f"delete it if nothing is to be replayed with it."
@@ -88,5 +90,5 @@ def _read_blob(files: StoreBackend, digest: str) -> bytes:
     return data
 
 
-def _sha256(data: bytes) -> str:
+def _source_blob_sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

@@ -108,7 +108,7 @@ class Artifact:
             folder = self._files.local_folder(self.folder, self.manifest.files)
         except StoredDamageError as error:
             raise self._set_stored_aside(error) from error
-        self._check(folder)
+        self._check_artifact_folder(folder)
         return folder
 
     @property
@@ -122,10 +122,10 @@ class Artifact:
         """
         uri = self._files.folder_uri(self.folder, self.manifest.files)
         if os.path.isabs(uri):  # Else in a bucket, whose readers check what they get.
-            self._check(Path(uri), in_ranges=True)
+            self._check_artifact_folder(Path(uri), in_ranges=True)
         return uri
 
-    def _check(self, folder: Path, *, in_ranges: bool = False) -> None:
+    def _check_artifact_folder(self, folder: Path, *, in_ranges: bool = False) -> None:
         files, state = self.manifest.files, self._files.state
         name = check_first_read(folder, files, state, in_ranges=in_ranges)
         if name is not None:
@@ -165,13 +165,13 @@ class Artifact:
         did = move_aside(
             name, lambda aside: self._files.move(damage.name, f"{self.folder}/{aside}")
         )
-        return self._damage(name, did)
+        return self._damaged_artifact_error(name, did)
 
     def _set_aside(self, folder: Path, name: str) -> DamagedArtifactError:
         did = set_aside(folder, name, is_copy=self._files.uri != str(self._files.state))
-        return self._damage(name, did)
+        return self._damaged_artifact_error(name, did)
 
-    def _damage(self, name: str, did: str) -> DamagedArtifactError:
+    def _damaged_artifact_error(self, name: str, did: str) -> DamagedArtifactError:
         return DamagedArtifactError(
             f"{name} of {self.key} ({self.manifest.name}) has other bytes than it was committed "
             f"with: {did}."
@@ -210,7 +210,7 @@ class Attempt:
 
     def __init__(self, store: "Store", step: Recipe) -> None:
         self.step = step
-        self.id = f"{_utc():%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+        self.id = f"{_utc_attempt_time():%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
         self.accelerator = ""
@@ -220,7 +220,7 @@ class Attempt:
         self._store = store
         self._folder = f"{ARTIFACTS}/{validate_key(step.key)}/{ATTEMPTS}/{self.id}"
         self._clock = time.monotonic()
-        self._started = _utc().isoformat(timespec="seconds")
+        self._started = _utc_attempt_time().isoformat(timespec="seconds")
         inputs = tuple(sorted({entry.key for entry in step.inputs.values()}))
         # What is in the store after each step of an attempt, and what kill -9 right after it
         # leaves:
@@ -395,7 +395,7 @@ class Store:
             return self  # It is one.
         # Looked at before the listing. So of a gc that deletes what was listed already, the next
         # look tells; of one that is at it now, no look would.
-        deletions = self._deletions()
+        deletions = self._deletions_version()
         if deletions is not None and earlier and earlier._deletions_before == deletions:
             return earlier
         # A shallow copy: look-ups go to the snapshot; leases, pins and writes to the store itself.
@@ -405,7 +405,7 @@ class Store:
         view._deletions_before = deletions
         return view
 
-    def _deletions(self) -> tuple[int, ...] | None:
+    def _deletions_version(self) -> tuple[int, ...] | None:
         """Returns the version of `DELETIONS`: () before the first gc, None in the middle of one."""
         try:
             state = self.files.stat(DELETIONS)
@@ -776,7 +776,7 @@ class Store:
 
     def _record_attempt_ends(self, records: list[AttemptRecord], *, stopped: bool) -> None:
         """Notes that this holder's attempts are over; if that fails, the process's end shows it."""
-        ended = _utc().isoformat(timespec="seconds")
+        ended = _utc_attempt_time().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             for record in records:
                 record.end(ended, stopped=stopped)
@@ -844,5 +844,5 @@ def _digest_folder(folder: Path, *, excluded: Collection[str] = ()) -> dict[str,
     return files
 
 
-def _utc() -> datetime.datetime:
+def _utc_attempt_time() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)

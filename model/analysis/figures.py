@@ -52,7 +52,7 @@ def draw_concentration(checkpoints: Sequence[LabelledCurves], num_images: int, p
       num_images: number of images behind the curves, for the title.
       path: path of the PNG.
     """
-    with _figure(path) as axes:
+    with _spectral_figure_axes(path) as axes:
         for entry, curve, style in _curve_styles(checkpoints, (FEATURES, POOLED)):
             axes.plot(curve.radii, curve.cumulative, label=_curve_label(entry, curve), **style)
         axes.set_title(f"Cumulative spectral concentration, {_image_count_text(num_images)}")
@@ -68,7 +68,7 @@ def draw_profiles(checkpoints: Sequence[LabelledCurves], num_images: int, path: 
       num_images: number of images behind the curves, for the title.
       path: path of the PNG.
     """
-    with _figure(path) as axes:
+    with _spectral_figure_axes(path) as axes:
         for entry, curve, style in _curve_styles(checkpoints, (FEATURES, POOLED, QUERIES)):
             axes.plot(curve.radii, curve.shares, label=_curve_label(entry, curve), **style)
         axes.set_title(f"Normalized radial mean power, {_image_count_text(num_images)}")
@@ -77,7 +77,7 @@ def draw_profiles(checkpoints: Sequence[LabelledCurves], num_images: int, path: 
 
 
 @contextlib.contextmanager
-def _figure(path: Path) -> Iterator[Any]:
+def _spectral_figure_axes(path: Path) -> Iterator[Any]:
     matplotlib = import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

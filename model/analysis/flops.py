@@ -117,7 +117,7 @@ def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
     return Flops(
         vision=images * vision.depth * block,
         connector=images * connector_flops(cfg, budget),
-        projector=images * _projector(cfg, budget),
+        projector=images * _projector_flops(cfg, budget),
         decoder=text.depth * _decoder_block(cfg, tokens, tokens),
         head=2 * modality.text_tokens * text.width * text.vocab_size,
     )
@@ -283,7 +283,7 @@ def efficiency_cell(cfg: ModelConfig, budget: int, modality: Modality) -> Effici
     )
 
 
-def _projector(cfg: ModelConfig, budget: int) -> int:
+def _projector_flops(cfg: ModelConfig, budget: int) -> int:
     """Returns the FLOPs of the projection of an image's soft tokens, in one layer or two."""
     width, text_width = cfg.vision.width, cfg.text.width
     second = text_width if cfg.projector == "mlp" else 0

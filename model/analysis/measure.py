@@ -84,7 +84,7 @@ def measure_spectra(
     # Features are in memory a batch at a time. Of each image, only its radial profile is kept: as
     # many numbers as there are rings.
     for features in _tower_features(cfg, params, images):
-        for kind, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
+        for kind, budget, grid, spectra in _spectra_of_batch(cfg, params, features, budgets_at):
             profiles.setdefault((kind, budget), []).append(spectral.radial_mean_power(spectra))
             grids[kind, budget] = grid
     # Averaged over images last, so that batches of different sizes do not matter.
@@ -111,7 +111,7 @@ def _tower_features(
 _tower = functools.partial(jax.jit, static_argnums=0)(vlm.image_features)
 
 
-def _spectra(
+def _spectra_of_batch(
     cfg: ModelConfig,
     params: vlm.Params,
     features_and_count: tuple[typing.Any, int],
@@ -121,7 +121,7 @@ def _spectra(
     grid = cfg.vision.grid
     # One spectrum of what goes in, then for each budget one of the pooled cells and one of what the
     # queries read; a connector may lack either.
-    source = _grid(features[:count], grid)
+    source = _token_grid(features[:count], grid)
     yield FEATURES, None, grid, spectral.power_spectrum(source)
     for budget in shown_budgets:
         tokens, weights = record_attention(cfg, params.get("connector", {}), features, budget)
@@ -132,7 +132,7 @@ def _spectra(
             side = round(pooled**0.5)
             if side * side != pooled or side == 1:
                 continue  # A user's own tokens need not form a square, and one cell has no waves.
-            cells = _grid(tokens[:count, :pooled], side)
+            cells = _token_grid(tokens[:count, :pooled], side)
             yield POOLED, budget, side, spectral.power_spectrum(cells)
         if weights is not None:
             maps = np.asarray(weights[:count], np.float64)
@@ -142,6 +142,6 @@ def _spectra(
             yield QUERIES, budget, grid, np.stack(outputs)
 
 
-def _grid(tokens: typing.Any, side: int) -> Float[np.ndarray, "B side side C"]:
+def _token_grid(tokens: typing.Any, side: int) -> Float[np.ndarray, "B side side C"]:
     rows = np.asarray(tokens, np.float64)
     return rows.reshape(len(rows), side, side, -1)

@@ -77,7 +77,7 @@ def write_spectra(
             checkpoint.model, params, images[checkpoint.model.vision.image_px], shown_budgets
         )
         measured.append((checkpoint, LabelledCurves(label, curves)))
-        entries.append(_entry(label, checkpoint, curves))
+        entries.append(_checkpoint_spectra_entry(label, checkpoint, curves))
     num_images = len(next(iter(images.values())))
     out.mkdir(parents=True, exist_ok=True)
     # One budget in each figure. The features' curve has no budget and is in both.
@@ -108,7 +108,9 @@ def _curves_at_budget(entry: LabelledCurves, budget: int) -> LabelledCurves:
     return LabelledCurves(entry.label, [c for c in entry.curves if c.budget in (None, budget)])
 
 
-def _entry(label: str, checkpoint: Checkpoint, curves: Sequence[Curve]) -> dict[str, Any]:
+def _checkpoint_spectra_entry(
+    label: str, checkpoint: Checkpoint, curves: Sequence[Curve]
+) -> dict[str, Any]:
     return {
         # All that it takes to draw the figures again without the checkpoint. The digest says which
         # parameters were measured: folders may be renamed.

@@ -60,7 +60,9 @@ def radial_mean_power(power: Float[np.ndarray, "*B H W"]) -> Float[np.ndarray, "
     #     2  1  0  1
     #     .  1  1  1
     height, width = power.shape[-2:]
-    distance = np.hypot(*np.meshgrid(_frequencies(height), _frequencies(width), indexing="ij"))
+    distance = np.hypot(
+        *np.meshgrid(_centered_frequencies(height), _centered_frequencies(width), indexing="ij")
+    )
     inside = distance <= nyquist_radius(height, width)
     rings = [
         inside & (radius - 0.5 <= distance) & (distance < radius + 0.5)
@@ -114,5 +116,5 @@ def attended_power_spectrum(
     return total / len(maps)
 
 
-def _frequencies(side: int) -> Int[np.ndarray, " side"]:
+def _centered_frequencies(side: int) -> Int[np.ndarray, " side"]:
     return np.arange(side) - side // 2

@@ -151,7 +151,7 @@ def read_safetensors(path: Path) -> Arrays:
             raise ValueError(f"{path.name}: {name} ends past the end of the file; fetch it again.")
         spans.append((first, last, name))
         # The file is opened again at each read. Offsets count from the header's end: 8 + length.
-        read = functools.partial(_tensor, path, dtype, shape, 8 + length + first)
+        read = functools.partial(_read_safetensors_array, path, dtype, shape, 8 + length + first)
         entries[name] = Entry(shape, dtype, read)
     end = 0
     for first, last, name in sorted(spans):
@@ -189,7 +189,7 @@ def _checked_fact(fact: Any) -> tuple[np.dtype, Shape, int, int]:
     return dtype, tuple(shape), offsets[0], offsets[1]
 
 
-def _tensor(path: Path, dtype: np.dtype, shape: Shape, offset: int) -> np.ndarray:
+def _read_safetensors_array(path: Path, dtype: np.dtype, shape: Shape, offset: int) -> np.ndarray:
     return np.fromfile(path, dtype, math.prod(shape), offset=offset).reshape(shape)
 
 
@@ -317,15 +317,15 @@ def read_orbax(folder: Path) -> Arrays:
                 np.dtype(leaf.dtype),
                 functools.partial(_orbax_leaf, folder.absolute(), keys),
             )
-            for keys, leaf in _leaves(tree)
+            for keys, leaf in _orbax_tree_leaves(tree)
         }
     )
 
 
-def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple]:
+def _orbax_tree_leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, (*above, key))
+            yield from _orbax_tree_leaves(value, (*above, key))
         else:
             yield (*above, key), value
 

@@ -94,7 +94,8 @@ def convert_checkpoint(request: ConversionRequest) -> Iterator[str]:
     else:
         source = _open_requested_source(request)
         digest = import_checkpoint(source, target, request.tokenizer)
-        yield f"{target}: {_count(source.model):,} parameters, digest {digest[:12]}"
+        num = _count_hugging_face_parameters(source.model)
+        yield f"{target}: {num:,} parameters, digest {digest[:12]}"
         if request.tokenizer is None and source.tokenizer is None:
             yield f"no {TOKENIZER}: `parcel model predict` needs one; copy it into the folder"
 
@@ -111,7 +112,7 @@ def _open_requested_source(request: ConversionRequest) -> SourceCheckpoint:
     )
 
 
-def _count(model: ModelConfig) -> int:
+def _count_hugging_face_parameters(model: ModelConfig) -> int:
     from model.checkpoint.translate import hugging_face_shapes
 
     return sum(math.prod(shape) for shape in hugging_face_shapes(model).values())

@@ -84,7 +84,7 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
             (name, np.concatenate([array, above]) if name == HUGGING_FACE_EMBEDDING else array)
             for name, array in translate.to_hugging_face(params, model)
         )
-        write_tensors(shards, tensors, dtype, _metadata(config))
+        write_tensors(shards, tensors, dtype, _safetensors_metadata(config))
 
 
 def write_tensors(
@@ -117,7 +117,7 @@ def write_tensors(
         writer.close()
 
 
-def _metadata(config: dict[str, Any]) -> dict[str, str]:
+def _safetensors_metadata(config: dict[str, Any]) -> dict[str, str]:
     """Returns texts for a file's header: transformers needs the format, our importer the config."""
     return {"format": "pt", "config": json.dumps(config)}
 

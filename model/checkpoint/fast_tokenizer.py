@@ -77,7 +77,9 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
     # The placeholder of soft tokens comes after the vocabulary: the embedding has no row for it.
     ids[IMAGE_TOKEN] = tokenizer.vocab_size
     described["added_tokens"] += [
-        _added(name, i, special=name == IMAGE_TOKEN) for name, i in ids.items() if i not in known
+        _added_token_entry(name, i, special=name == IMAGE_TOKEN)
+        for name, i in ids.items()
+        if i not in known
     ]
     described["added_tokens"].sort(key=lambda token: token["id"])
     # Prompts are padded on the left, so that all answers of a batch begin at one place.
@@ -113,7 +115,7 @@ def _of_sentencepiece(
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    model_type, pieces = _read_pieces(processor.serialized_model_proto())
+    model_type, pieces = _read_sentencepiece_model(processor.serialized_model_proto())
     plain = _PROBE.replace(" ", "▁")
     # Llama's puts a space before every text.
     has_dummy = processor.normalize(_PROBE) == "▁" + plain
@@ -146,7 +148,8 @@ def _of_sentencepiece(
     described = {
         "version": "1.0",
         "added_tokens": [
-            _added(name, i, special=name in special) for name, i in (special | added).items()
+            _added_token_entry(name, i, special=name in special)
+            for name, i in (special | added).items()
         ],
         **replacing,
         "decoder": {"type": "Sequence", "decoders": decoders},
@@ -156,18 +159,18 @@ def _of_sentencepiece(
             "fuse_unk": True,
             "byte_fallback": True,
             "vocab": {name: i for i, name in enumerate(names)},
-            "merges": _merges({p.text: p.score for p in pieces if p.type == _NORMAL}),
+            "merges": _byte_pair_merges({p.text: p.score for p in pieces if p.type == _NORMAL}),
         },
     }
     return described, dict(enumerate(names))
 
 
-def _added(name: str, i: int, *, special: bool) -> dict[str, Any]:
+def _added_token_entry(name: str, i: int, *, special: bool) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": i, "content": name, **flags, "special": special}
 
 
-def _merges(scores: dict[str, float]) -> list[list[str]]:
+def _byte_pair_merges(scores: dict[str, float]) -> list[list[str]]:
     """Returns the pairs of pieces that merge, by descending priority."""
     ranked_pairs = []
     # "ab" and "c" merge to "abc", and so do "a" and "bc", if these are pieces. Every way to cut a
@@ -181,7 +184,7 @@ def _merges(scores: dict[str, float]) -> list[list[str]]:
     return [[left, right] for _, left, right in ranked_pairs]
 
 
-def _read_pieces(model: bytes) -> tuple[int, list[_Piece]]:
+def _read_sentencepiece_model(model: bytes) -> tuple[int, list[_Piece]]:
     """Returns the type of a SentencePiece model, and its pieces.
 
     The file is parsed by hand, because `sentencepiece_model_pb2` needs another build of protobuf
@@ -190,17 +193,17 @@ def _read_pieces(model: bytes) -> tuple[int, list[_Piece]]:
     model_type, pieces = 1, []
     # Field 1 is a piece (text, score, type); field 2 has the trainer's settings, where field 3 is
     # the type of the model.
-    for field, value in _fields(model):
+    for field, value in _protobuf_fields(model):
         if field == 1:
-            fields = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL, **dict(_fields(value))}
+            fields = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL, **dict(_protobuf_fields(value))}
             (score,) = struct.unpack("<f", fields[2])
             pieces.append(_Piece(fields[1].decode(), score, fields[3]))
         elif field == 2:
-            model_type = dict(_fields(value)).get(3, model_type)
+            model_type = dict(_protobuf_fields(value)).get(3, model_type)
     return model_type, pieces
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def _protobuf_fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yields (number, value) of a message's fields. Source: protobuf.dev, "Encoding"."""
     # A message is a row of fields, each a key (number * 8 + wire type) and a value:
     #

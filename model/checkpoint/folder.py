@@ -80,7 +80,7 @@ def finish_checkpoint(folder: Path, params: Params, put: Put | None) -> str:
 
 def load_config(checkpoint: Checkpoint) -> ModelConfig:
     """Returns the model's configuration."""
-    path = _small(checkpoint) / CONFIG
+    path = _folder_without_parameters(checkpoint) / CONFIG
     return config_from_json(ModelConfig, path.read_bytes(), str(path))
 
 
@@ -101,15 +101,16 @@ def params_of(checkpoint: Checkpoint) -> ParamsReader:
       ValueError: if the folder holds no finished checkpoint.
     """
     place = open_stored_folder(checkpoint)
-    folder = _small(place)
+    folder = _folder_without_parameters(place)
     if not (folder / DIGEST).exists():
         raise ValueError(
-            f"checkpoint {_folder_name(place)!r} is not finished: no {DIGEST}; train it again."
+            f"checkpoint {_checkpoint_folder_name(place)!r} is not finished: no {DIGEST}; "
+            f"train it again."
         )
     if not (folder / PARAMS).exists():
         raise ValueError(
-            f"checkpoint {_folder_name(place)!r} has no {PARAMS}: an earlier version made it; "
-            f"convert or train it again."
+            f"checkpoint {_checkpoint_folder_name(place)!r} has no {PARAMS}: an earlier version "
+            f"made it; convert or train it again."
         )
     return ParamsReader(place, read_index(place))
 
@@ -143,18 +144,18 @@ def tokenizer_path(checkpoint: Checkpoint) -> Path:
       ValueError: if the checkpoint has none.
     """
     place = open_stored_folder(checkpoint)
-    path = _small(place) / TOKENIZER
+    path = _folder_without_parameters(place) / TOKENIZER
     if not path.exists():
         raise ValueError(
-            f"checkpoint {_folder_name(place)!r} has no {TOKENIZER}; convert it again with "
-            "--tokenizer FILE, or copy the file there."
+            f"checkpoint {_checkpoint_folder_name(place)!r} has no {TOKENIZER}; convert it again "
+            "with --tokenizer FILE, or copy the file there."
         )
     return path
 
 
 def mask_codec_path(checkpoint: Checkpoint) -> Path | None:
     """Returns the mask codec's file, or None where the checkpoint has none."""
-    path = _small(checkpoint) / MASK_CODEC
+    path = _folder_without_parameters(checkpoint) / MASK_CODEC
     return path if path.exists() else None
 
 
@@ -164,13 +165,13 @@ def stated_digest(checkpoint: Checkpoint) -> str:
     Raises:
       FileNotFoundError: if the checkpoint is not finished.
     """
-    return (_small(checkpoint) / DIGEST).read_text().strip()
+    return (_folder_without_parameters(checkpoint) / DIGEST).read_text().strip()
 
 
-def _small(checkpoint: Checkpoint) -> Path:
+def _folder_without_parameters(checkpoint: Checkpoint) -> Path:
     """Returns a local folder with all files of a checkpoint but the parameters."""
     return open_stored_folder(checkpoint).local_folder(_SMALL)
 
 
-def _folder_name(place: StoredFolder) -> str:
+def _checkpoint_folder_name(place: StoredFolder) -> str:
     return place.uri.rpartition("/")[2]

@@ -75,27 +75,29 @@ class ForeignArrays:
         else:
             expected = translate.hugging_face_shapes(model)
             expected |= translate.other_shapes(model, self.shapes)
-        translate.check_shapes(expected | self._token_rows(model), self.shapes, self.codebase)
+        translate.check_shapes(expected | self._token_row_shapes(model), self.shapes, self.codebase)
         # Some files have the output matrix too. If it differs from the embedding, importing either
         # would change the model.
         has_both = LM_HEAD in self.keys and model.text.tied
-        if has_both and not np.array_equal(self[self._name_of(EMBEDDING)], self[LM_HEAD]):
+        if has_both and not np.array_equal(
+            self[self._foreign_array_name(EMBEDDING)], self[LM_HEAD]
+        ):
             raise NamesError(
                 f"{self.keys[LM_HEAD]} must equal the embedding, as the config says (tied)."
             )
 
-    def _token_rows(self, model: ModelConfig) -> dict[str, Shape]:
+    def _token_row_shapes(self, model: ModelConfig) -> dict[str, Shape]:
         """Returns the shapes of arrays with a row for each token: all have the embedding's rows."""
         if EMBEDDING not in self.our_shapes:
             return {}
         shape = self.our_shapes[EMBEDDING][0], model.text.width
-        names = [self._name_of(path) for path in TOKEN_ROWS]
+        names = [self._foreign_array_name(path) for path in TOKEN_ROWS]
         return {name: shape for name in (*names, LM_HEAD) if name in self.keys}
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[self.keys[name]]
 
-    def _name_of(self, path: str) -> str:
+    def _foreign_array_name(self, path: str) -> str:
         for name in self.table:
             if name.ours == path:
                 return name.big_vision if self.codebase == "big_vision" else name.hugging_face

@@ -129,7 +129,7 @@ def read_config(config: Mapping[str, Any]) -> CheckpointFacts:
     check_fixed(config, kind, container.fixed)
     decoder = read_decoder(config)
     rows = config.get("vocab_size") or config.get("_vocab_size")
-    text_rows = _section(config, "text_config").get("vocab_size", VOCAB_SIZE)
+    text_rows = _config_json_section(config, "text_config").get("vocab_size", VOCAB_SIZE)
     return CheckpointFacts(
         vision=read_tower(config),
         text=decoder.fields,
@@ -148,8 +148,8 @@ def read_tower(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: see `read_config`.
     """
-    section = _part(config, "vision_config", _TOWERS_WITHIN)
-    family, reader = _reader("vision", TOWERS, section)
+    section = _tower_or_decoder_section(config, "vision_config", _TOWERS_WITHIN)
+    family, reader = _family_config_reader("vision", TOWERS, section)
     return {**reader.read(section), "family": family}
 
 
@@ -159,29 +159,31 @@ def read_decoder(config: Mapping[str, Any]) -> DecoderFacts:
     Raises:
       ValueError: see `read_config`.
     """
-    section = _part(config, "text_config", _DECODERS_WITHIN)
-    family, reader = _reader("text", DECODERS, section)
+    section = _tower_or_decoder_section(config, "text_config", _DECODERS_WITHIN)
+    family, reader = _family_config_reader("text", DECODERS, section)
     softcaps = reader.read_softcaps(section) if hasattr(reader, "read_softcaps") else (0.0, 0.0)
     return DecoderFacts({**reader.read(section), "family": family}, softcaps)
 
 
-def _part(config: Mapping[str, Any], name: str, within: Mapping[str, str]) -> Mapping[str, Any]:
+def _tower_or_decoder_section(
+    config: Mapping[str, Any], name: str, within: Mapping[str, str]
+) -> Mapping[str, Any]:
     """Returns the section of a tower or a decoder; of one alone, the whole config is about it."""
     kind = str(config.get("model_type"))
     if name not in config and kind not in within:
         return config
     default = {"model_type": within[kind]} if kind in within else {}
-    return {**default, **_section(config, name)}
+    return {**default, **_config_json_section(config, name)}
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _config_json_section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = config.get(name, {})
     if not isinstance(section, Mapping):
         raise ValueError(f"config.json: {name} must be a mapping, got {section!r:.60}.")
     return section
 
 
-def _reader(
+def _family_config_reader(
     room: str, families: Iterable[str], section: Mapping[str, Any]
 ) -> tuple[str, ModuleType]:
     """Returns the family of a tower or a decoder, and its module that reads the section."""

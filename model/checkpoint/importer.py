@@ -75,11 +75,11 @@ class SourceCheckpoint:
         for part in self.parts:
             for path, array in part.read():
                 is_table = path in TOKEN_ROWS
-                yield path, self._token_rows(path, array) if is_table else array
+                yield path, self._extend_token_rows(path, array) if is_table else array
         for path, entry in self.new.items():
             yield path, entry.read()
 
-    def _token_rows(self, path: str, table: np.ndarray) -> np.ndarray:
+    def _extend_token_rows(self, path: str, table: np.ndarray) -> np.ndarray:
         count = self.model.text.vocab_size - self.pieces
         if count == 0:
             return table[: self.pieces]

@@ -92,7 +92,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
       arrays: arrays by name, in the order in which they fill the files.
       put: stores one file; called by several threads.
     """
-    groups = _groups(arrays)
+    groups = _group_arrays_by_file(arrays)
     files = {
         f"params-{number:05d}-of-{len(groups):05d}.safetensors": ParamsFile(group)
         for number, group in enumerate(groups)
@@ -125,7 +125,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
     return {"arrays": places, "piece": PIECE, "crc32": checksums}
 
 
-def _groups(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+def _group_arrays_by_file(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     groups: list[dict[str, np.ndarray]] = [{}]
     filled = 0
     for path, array in arrays.items():
@@ -282,12 +282,14 @@ class ParamsReader:
         # First an empty array for each, then all ranges together: a thread fills its part of one.
         arrays, ranges = {}, []
         for path, index in slices.items():
-            arrays[path] = self._prepare(path, index, ranges)
+            arrays[path] = self._prepare_array_ranges(path, index, ranges)
         with ThreadPoolExecutor(_MAX_READS) as pool:
-            list(pool.map(self._fill, ranges))
+            list(pool.map(self._fill_array_range, ranges))
         return arrays
 
-    def _prepare(self, path: str, index: Sequence[slice], ranges: list[_Range]) -> np.ndarray:
+    def _prepare_array_ranges(
+        self, path: str, index: Sequence[slice], ranges: list[_Range]
+    ) -> np.ndarray:
         """Returns an array to be filled, and appends the file ranges that fill it to `ranges`."""
         shape, dtype = self.shape(path), self.dtype(path)
         cuts = [*index, *[slice(None)] * (len(shape) - len(index))]
@@ -311,18 +313,18 @@ class ParamsReader:
             offset = first + sum(i * stride for i, stride in zip(place, strides, strict=False))
             start = entry.start + offset * dtype.itemsize
             part = flat[number * run * dtype.itemsize :][: run * dtype.itemsize]
-            ranges += self._split(entry.file, start, part)
+            ranges += self._split_file_range(entry.file, start, part)
         return out
 
     @staticmethod
-    def _split(file: str, start: int, out: memoryview) -> Iterator[_Range]:
+    def _split_file_range(file: str, start: int, out: memoryview) -> Iterator[_Range]:
         """Yields a range in parts that end where pieces end and fit one request each."""
         while len(out):
             length = min(_READ - start % _READ, len(out))
             yield _Range(file, start, out[:length])
             start, out = start + length, out[length:]
 
-    def _fill(self, target: _Range) -> None:
+    def _fill_array_range(self, target: _Range) -> None:
         # Checksums are of whole pieces, so the range is widened to piece boundaries.
         first = target.start // self._piece
         stop = -(-(target.start + len(target.out)) // self._piece)

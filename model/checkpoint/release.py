@@ -123,7 +123,7 @@ def write_release(
     supported = budgets.supported_budgets(cfg)
     texts = {
         **tokenizer.files,
-        "config.json": _json(
+        "config.json": _release_json_text(
             {
                 # Which class of the copied code transformers takes for which of its `Auto…`
                 # classes.
@@ -146,8 +146,10 @@ def write_release(
             }
         ),
         # Greedy, as our own evaluations are by default.
-        "generation_config.json": _json({**tokens, "do_sample": False, "max_new_tokens": 64}),
-        "processor_config.json": _json(
+        "generation_config.json": _release_json_text(
+            {**tokens, "do_sample": False, "max_new_tokens": 64}
+        ),
+        "processor_config.json": _release_json_text(
             {
                 # The processor is loaded without the model, so it has its own copy of what both
                 # need.
@@ -195,5 +197,5 @@ def _torch_kinds() -> list[str]:
     return [kind for kind in KINDS if f"\nclass {CONNECTORS[kind].name}(nn.Module)" in code]
 
 
-def _json(value: Any) -> str:
+def _release_json_text(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"

@@ -71,7 +71,7 @@ def process_parts(state: Any) -> list[StatePart]:
     """
     shards = [
         (path, leaf.shape, shard)
-        for path, leaf in _leaves(state)
+        for path, leaf in _training_state_leaves(state)
         for shard in leaf.addressable_shards
         if shard.replica_id == 0
     ]
@@ -169,7 +169,7 @@ class ResumePoints:
             # Each process reads its own parts only; if one finds damage, all skip the point.
             reason = next(filter(None, _gather_messages(reason)), "")
             if not reason:
-                # Oldest first: `_write` deletes from the front.
+                # Oldest first: `_write_resume_point` deletes from the front.
                 self._complete_points = self._candidates[::-1]
                 return restored
             warning = f"resumable checkpoint of step {_step_of_point(name)} is not used: {reason}"
@@ -197,7 +197,7 @@ class ResumePoints:
         )
         texts = {name: path.read_text() for name, path in existing_notes.items()}
         name = f"{step}-{self._start}"
-        self._saving = self._writer.submit(self._write, name, parts, texts)
+        self._saving = self._writer.submit(self._write_resume_point, name, parts, texts)
 
     def has_new_point(self) -> bool:
         """Returns whether a point was completed since the last call.
@@ -226,7 +226,9 @@ class ResumePoints:
         self._leaving.set()
         self._writer.shutdown()
 
-    def _write(self, name: str, parts: Sequence[StatePart], notes: Mapping[str, str]) -> None:
+    def _write_resume_point(
+        self, name: str, parts: Sequence[StatePart], notes: Mapping[str, str]
+    ) -> None:
         part_of_key = {f"{part.path} {list(part.start)}": part for part in parts}
         sizes = {}
 
@@ -243,7 +245,7 @@ class ResumePoints:
         if self._rank:
             return
         # The first process alone finds out when a point is complete, and deletes older ones.
-        while len(_ranks(self._files.listing(name))) < self._size:
+        while len(_ranks_of_point(self._files.listing(name))) < self._size:
             if self._leaving.wait(_POLL_SECONDS):
                 return
         self._complete_points.append(name)
@@ -282,7 +284,7 @@ class _Point:
     def __init__(self, files: StoreBackend, name: str) -> None:
         file_sizes = files.listing(name)
         indices: dict[int, dict[str, Any]] = {}
-        for rank in _ranks(file_sizes):
+        for rank in _ranks_of_point(file_sizes):
             try:
                 indices[rank] = json.loads(files.read(f"{name}/{rank}.json"))
             except ValueError:
@@ -321,7 +323,7 @@ class _Point:
         # Of each array, the regions that this process's devices hold; those that hold the same one
         # share a read. A few arrays are read ahead, but never the whole state: the host would hold
         # it beside the devices.
-        leaves = _leaves(template)
+        leaves = _training_state_leaves(template)
         with ThreadPoolExecutor(_MAX_READS) as pool:
 
             def begin(path: str, leaf: Any) -> tuple[Any, dict[Region, Future[np.ndarray]]]:
@@ -356,8 +358,8 @@ class _Point:
             ends = zip(region, start, reader.shape(key), strict=True)
             overlap = [(max(a, at), min(b, at + size)) for (a, b), at, size in ends]
             if all(a < b for a, b in overlap):
-                part = reader.read(key, _slices(overlap, start))
-                out[_slices(overlap, [a for a, _ in region])] = part
+                part = reader.read(key, _state_region_slices(overlap, start))
+                out[_state_region_slices(overlap, [a for a, _ in region])] = part
                 filled += part.size
         if filled != out.size:
             raise ValueError(f"parts of {path} are missing")
@@ -395,12 +397,12 @@ def _step_of_point(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _ranks(file_names: Iterable[str]) -> list[int]:
+def _ranks_of_point(file_names: Iterable[str]) -> list[int]:
     """Returns the ranks that have written all their parts, according to a point's files."""
     return sorted(int(file.removesuffix(".json")) for file in file_names if file.endswith(".json"))
 
 
-def _leaves(state: Any) -> Iterator[tuple[str, Any]]:
+def _training_state_leaves(state: Any) -> Iterator[tuple[str, Any]]:
     """Yields (path, array) of a state, in its tree's order."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         yield jax.tree_util.keystr(keys, simple=True, separator="/"), leaf
@@ -411,7 +413,9 @@ def _region_of_index(index: Sequence[slice], shape: Sequence[int]) -> Region:
     return tuple((start, stop) for start, stop, _ in bounds)
 
 
-def _slices(region: Iterable[tuple[int, int]], start: Iterable[int]) -> tuple[slice, ...]:
+def _state_region_slices(
+    region: Iterable[tuple[int, int]], start: Iterable[int]
+) -> tuple[slice, ...]:
     """Returns the slices of a region in an array whose first element has the index `start`."""
     return tuple(slice(a - at, b - at) for (a, b), at in zip(region, start, strict=True))
 

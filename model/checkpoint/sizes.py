@@ -78,7 +78,7 @@ def tower_config(shapes: Mapping[str, Shape], fields: Mapping[str, Any]) -> Visi
     #     vision/patches/kernel         (14, 14, 3, 1152)   patch, patch, RGB, width
     #     vision/positions              (256, 1152)         patches of a 16 x 16 grid
     #     vision/blocks/mlp/up/kernel   (27, 1152, 4304)    depth, width, hidden
-    with _sizes():
+    with _explain_axis_errors():
         patch_px, _, _, width = shapes["vision/patches/kernel"]
         positions = shapes["vision/positions"][0]
         depth, _, mlp_dim = shapes["vision/blocks/mlp/up/kernel"]
@@ -101,7 +101,7 @@ def decoder_config(shapes: Mapping[str, Shape], fields: Mapping[str, Any]) -> Te
     """Returns the decoder of these shapes and further fields; its vocabulary is all rows."""
     #     text/embedding                (257152, 2304)      vocabulary, width
     #     text/blocks/gate              (26, 2304, 9216)    depth, width, hidden
-    with _sizes():
+    with _explain_axis_errors():
         vocab_size, width = shapes["text/embedding"]
         depth, _, mlp_dim = shapes["text/blocks/gate"]
     scaling = fields.get("rope_scaling")
@@ -115,7 +115,7 @@ def decoder_config(shapes: Mapping[str, Shape], fields: Mapping[str, Any]) -> Te
 
 
 @contextlib.contextmanager
-def _sizes() -> Iterator[None]:
+def _explain_axis_errors() -> Iterator[None]:
     try:
         yield
     except (KeyError, ValueError) as error:

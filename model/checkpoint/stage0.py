@@ -114,7 +114,7 @@ def open_towers(
         with_extra_tokens(model, pieces),
         (tower.arrays, decoder.arrays),
         pieces,
-        new=_projector(model, seed),
+        new=_fresh_projector_entries(model, seed),
         seed=seed,
         tokenizer=decoder.tokenizer,
     )
@@ -130,14 +130,16 @@ def _open_tower(path: Path) -> _Tower:
     # A model has more than its tower: the half that reads text, a pooling head, a projector.
     keys = {n: key for n, key in hugging_face_keys(arrays).items() if n.startswith(HF_TOWER)}
     used = used_names(keys, fields["family"])
-    arrays = _part(arrays, {keys[name] for name in used}, tower_names(fields["family"]))
+    arrays = _select_foreign_arrays(
+        arrays, {keys[name] for name in used}, tower_names(fields["family"])
+    )
     return _Tower(tower_config(arrays.our_shapes, fields), arrays)
 
 
 def _open_decoder(path: Path) -> _Decoder:
     if path.is_dir() and not (path / "config.json").exists():
         try:
-            entries = _gemma(array_files.read_orbax(path))
+            entries = _rename_gemma_arrays(array_files.read_orbax(path))
         except (FileNotFoundError, ValueError) as error:
             raise RequestError(f"{_TEXT}, got {path}: {error}") from None
         arrays = ForeignArrays(Arrays(entries), "big_vision", _names_below("text/"))
@@ -151,7 +153,7 @@ def _open_decoder(path: Path) -> _Decoder:
         if name.startswith(HF_DECODER) or name == LM_HEAD
     }
     table = decoder_table(facts.fields["family"], tied=facts.fields.get("tied", True))
-    arrays = _part(arrays, set(keys.values()), table)
+    arrays = _select_foreign_arrays(arrays, set(keys.values()), table)
     text = decoder_config(arrays.our_shapes, facts.fields)
     return _Decoder(text, arrays, facts.softcaps, tokenizer_beside(path))
 
@@ -170,16 +172,19 @@ def _hugging_face(folder: Path, wrong: str) -> tuple[dict[str, Any], Arrays]:
     return config, array_files.read_safetensors_folder(folder)
 
 
-def _part(arrays: Arrays, keys: set[str], table: Names) -> ForeignArrays:
+def _select_foreign_arrays(arrays: Arrays, keys: set[str], table: Names) -> ForeignArrays:
     entries = {key: entry for key, entry in arrays.entries.items() if key in keys}
     return ForeignArrays(Arrays(entries, arrays.metadata), "Hugging Face", table)
 
 
-def _projector(model: ModelConfig, seed: int) -> dict[str, Entry]:
+def _fresh_projector_entries(model: ModelConfig, seed: int) -> dict[str, Entry]:
     """Returns a projector whose last layer is zero; a layer before it is drawn (Xavier)."""
     fan_in, width = model.vision.width, model.text.width
     if model.projector == "linear":
-        return {"projector/kernel": _zeros((fan_in, width)), "projector/bias": _zeros((width,))}
+        return {
+            "projector/kernel": _zero_array_entry((fan_in, width)),
+            "projector/bias": _zero_array_entry((width,)),
+        }
 
     def first() -> np.ndarray:
         limit = (6 / (fan_in + width)) ** 0.5
@@ -188,9 +193,9 @@ def _projector(model: ModelConfig, seed: int) -> dict[str, Entry]:
 
     return {
         "projector/first/kernel": Entry((fan_in, width), np.dtype(np.float32), first),
-        "projector/first/bias": _zeros((width,)),
-        "projector/second/kernel": _zeros((width, width)),
-        "projector/second/bias": _zeros((width,)),
+        "projector/first/bias": _zero_array_entry((width,)),
+        "projector/second/kernel": _zero_array_entry((width, width)),
+        "projector/second/bias": _zero_array_entry((width,)),
     }
 
 
@@ -206,16 +211,16 @@ def _image_tower(arrays: Arrays) -> dict[str, Entry]:
         for key, entry in entries.items()
         if not key.startswith(("img/MAPHead_0/", "img/head/"))
     }
-    return _stacked(tower, _UNSCANNED, "/encoderblock/")
+    return _stack_single_layers(tower, _UNSCANNED, "/encoderblock/")
 
 
-def _gemma(arrays: Arrays) -> dict[str, Entry]:
+def _rename_gemma_arrays(arrays: Arrays) -> dict[str, Entry]:
     """Returns Gemma 2 under big_vision's names."""
     entries = {}
     for key, entry in arrays.entries.items():
         name = key.removeprefix("params/").removeprefix("transformer/")
         entries[name.removesuffix("/w")] = entry
-    stacked = _stacked(entries, _LAYER, "layers/")
+    stacked = _stack_single_layers(entries, _LAYER, "layers/")
     # Keys come with or without a last part `/w`; big_vision has it on attention kernels only.
     renamed = {
         f"llm/{key}{'/w' if key.endswith(_GEMMA_W) else ''}": entry
@@ -231,7 +236,9 @@ def _gemma(arrays: Arrays) -> dict[str, Entry]:
     return renamed
 
 
-def _stacked(entries: dict[str, Entry], layer: re.Pattern, scanned: str) -> dict[str, Entry]:
+def _stack_single_layers(
+    entries: dict[str, Entry], layer: re.Pattern, scanned: str
+) -> dict[str, Entry]:
     """Returns the entries with the arrays of single layers stacked on a new first axis."""
     # What carries a layer's number is stacked; all else is passed on:
     #
@@ -255,11 +262,11 @@ def _stacked(entries: dict[str, Entry], layer: re.Pattern, scanned: str) -> dict
                 f"{name} must come once for each of {depth} layers in one shape, got layers "
                 f"{sorted(group)} of shapes {sorted(shapes)}."
             )
-        together[name] = _stack([group[i] for i in range(depth)])
+        together[name] = _stacked_layers_entry([group[i] for i in range(depth)])
     return together
 
 
-def _stack(layers: list[Entry]) -> Entry:
+def _stacked_layers_entry(layers: list[Entry]) -> Entry:
     shape, dtype = (len(layers), *layers[0].shape), layers[0].dtype
 
     def read() -> np.ndarray:
@@ -276,5 +283,5 @@ def _transposed_entry(entry: Entry) -> Entry:
     return Entry((*first, b, a), entry.dtype, lambda: entry.read().swapaxes(-1, -2))
 
 
-def _zeros(shape: tuple[int, ...]) -> Entry:
+def _zero_array_entry(shape: tuple[int, ...]) -> Entry:
     return Entry(shape, np.dtype(np.float32), lambda: np.zeros(shape, np.float32))

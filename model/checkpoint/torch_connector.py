@@ -192,12 +192,12 @@ def compare(
             for path, leaf in flatten_params(weights)
         }
         np.savez(folder / "weights.npz", allow_pickle=False, **arrays)
-        for budget, tokens in _tokens(cfg, weights, features):
+        for budget, tokens in _our_connector_tokens(cfg, weights, features):
             np.save(folder / f"tokens{budget}.npy", tokens)
-        return _check_of(_run(python, folder), author.name)
+        return _check_of(_run_torch_connector(python, folder), author.name)
 
 
-def _tokens(
+def _our_connector_tokens(
     cfg: ModelConfig, params: dict[str, Any], features: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yields budgets, and what our connector makes of the features at each of them."""
@@ -230,7 +230,7 @@ def _torch_python() -> str:
     )
 
 
-def _run(python: str, folder: Path) -> Mapping[str, Any]:
+def _run_torch_connector(python: str, folder: Path) -> Mapping[str, Any]:
     """Runs `run_connector.py` on a folder, and returns the content of its `result.json`."""
     # What this Python imports is not for that one, and nothing is fetched.
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}

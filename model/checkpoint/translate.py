@@ -58,7 +58,7 @@ def read_big_vision(arrays: Arrays, table: Names = PALIGEMMA) -> Iterator[tuple[
     for name in table:
         array = arrays[keys[name.big_vision]]
         piece = array if name.part is None else array[:, name.part]
-        yield name.ours, _float32(name.big_vision_layout.read(piece))
+        yield name.ours, _copy_parameter_as_float32(name.big_vision_layout.read(piece))
 
 
 def read_hugging_face(arrays: Arrays, table: Names = PALIGEMMA) -> Iterator[tuple[str, np.ndarray]]:
@@ -70,7 +70,7 @@ def read_hugging_face(arrays: Arrays, table: Names = PALIGEMMA) -> Iterator[tupl
         if count is None:
             # Outside the blocks: one array there, one here.
             array = arrays[keys[name.hugging_face]]
-            yield name.ours, _float32(name.hugging_face_layout.read(array))
+            yield name.ours, _copy_parameter_as_float32(name.hugging_face_layout.read(array))
             continue
         stack = np.zeros((0,), np.float32)
         for i in range(count):  # The stack is allocated at the first layer, which has the shape.
@@ -231,7 +231,7 @@ def _no_memory(cfg: ModelConfig) -> dict[str, np.ndarray]:
     return {path: np.broadcast_to(np.int8(0), leaf.shape) for path, leaf in shapes}
 
 
-def _float32(x: np.ndarray) -> np.ndarray:
+def _copy_parameter_as_float32(x: np.ndarray) -> np.ndarray:
     return np.array(x, np.float32, order="C")
 
 

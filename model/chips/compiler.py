@@ -83,7 +83,7 @@ class Compiler:
           CompilerMissingError: if there is none.
         """
         if self._python == sys.executable and (reason := missing_compiler(topology)):
-            raise CompilerMissingError(_cure(reason, topology))
+            raise CompilerMissingError(_missing_compiler_message(reason, topology))
 
     def outcome(self, program: Any, topology: Topology) -> CompilationOutcome:
         """Returns the outcome of compiling a program for chips, now or in an earlier call.
@@ -101,11 +101,11 @@ class Compiler:
         """
         if (earlier := self.cached_outcome(program, topology)) is not None:
             return earlier
-        digest = self._ask([program, topology])["digest"]
+        digest = self._ask_compiler_child([program, topology])["digest"]
         if not self._outcome_file(digest).is_file():
-            self._write(f"{digest}.json", json.dumps(self._compile()))
+            self._write_compiler_cache(f"{digest}.json", json.dumps(self._compile()))
         # The next call need not lower the program to know its digest.
-        self._write(self._digest_file(program, topology).name, digest)
+        self._write_compiler_cache(self._digest_file(program, topology).name, digest)
         return self._read_outcome(digest)
 
     def cached_outcome(self, program: Any, topology: Topology) -> CompilationOutcome | None:
@@ -124,7 +124,7 @@ class Compiler:
     def _compile(self) -> dict[str, Any]:
         # A refusal is an outcome, too. That the compiler died is none: it may lack memory today.
         try:
-            outcome = self._ask(["compile"])
+            outcome = self._ask_compiler_child(["compile"])
         except CompilationRefusedError as error:
             outcome = {"error": str(error)}
         self.num_compiled += 1
@@ -158,23 +158,23 @@ class Compiler:
         self.check(topology)
         is_gpu = topology.chip.is_gpu
         if is_gpu not in self._versions:
-            answer = self._ask(["version", topology])
+            answer = self._ask_compiler_child(["version", topology])
             if "missing" in answer:
-                raise CompilerMissingError(_cure(answer["missing"], topology))
+                raise CompilerMissingError(_missing_compiler_message(answer["missing"], topology))
             self._versions[is_gpu] = answer["version"]
         return self._versions[is_gpu]
 
-    def _write(self, name: str, text: str) -> None:
+    def _write_compiler_cache(self, name: str, text: str) -> None:
         open_backend(str(self._cache)).put(name, text.encode())
 
-    def _ask(self, request: list[Any]) -> dict[str, Any]:
+    def _ask_compiler_child(self, request: list[Any]) -> dict[str, Any]:
         """Returns the child's answer to a request.
 
         Raises:
           CompilationError: if it is an error, or the child died.
         """
         try:
-            child = self._child = self._child or self._start()
+            child = self._child = self._child or self._start_compiler_child()
         except OSError as error:
             raise CompilationError(
                 f"{PYTHON}, or --compiler, must be a Python that runs, got {self._python}: "
@@ -201,7 +201,7 @@ class Compiler:
             raise CompilationRefusedError(answer["error"])
         return answer
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start_compiler_child(self) -> subprocess.Popen[str]:
         # The child has this checkout's code, whatever its environment has, and no device.
         root = str(Path(model.__file__ or "").parents[1])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -224,7 +224,7 @@ def _lowering_code(kind: type) -> tuple[str, str]:
     return code_sha256(checkout().reach(["model.chips.programs"])), own
 
 
-def _cure(reason: str, topology: Topology) -> str:
+def _missing_compiler_message(reason: str, topology: Topology) -> str:
     return (
         f"{reason}: programs for {topology.kind} are not compiled; pip install '.[compilers]', or "
         f"name a Python that has it in {PYTHON}"

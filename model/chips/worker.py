@@ -55,13 +55,13 @@ def _prefer_wheel_ptxas() -> None:
             os.environ["PATH"] = os.pathsep.join([str(ptxas.parent), os.environ.get("PATH", "")])
 
 
-def _version(topology: Topology) -> dict[str, str]:
+def _compiler_version_answer(topology: Topology) -> dict[str, str]:
     if reason := missing_compiler(topology):
         return {"missing": reason}
     return {"version": _compiler_version(topology)}
 
 
-def _lower(program: Any, topology: Topology) -> tuple[Any, dict[str, Any]]:
+def _lower_chip_program(program: Any, topology: Topology) -> tuple[Any, dict[str, Any]]:
     lowered = program.lower(topology)
     # A program of one chip is that of every slice of these chips: its own topology counts.
     parts = [_compiler_version(topology), str(lowered.topology)]
@@ -116,9 +116,9 @@ def main() -> None:
                 answer = _compile(lowered)
                 lowered = None
             elif request[0] == "version":
-                answer = _version(request[1])
+                answer = _compiler_version_answer(request[1])
             else:
-                lowered, answer = _lower(*request)
+                lowered, answer = _lower_chip_program(*request)
         # Whatever a compiler refuses is an answer about this program, and the next one may do.
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:400]}

@@ -70,7 +70,7 @@ def check_budget(cfg: ConnectedConfig, budget: int) -> None:
     supported = supported_budgets(cfg)
     if budget not in supported:
         raise ValueError(
-            f"budget must be one of {_describe(supported)} for connector "
+            f"budget must be one of {_describe_budgets(supported)} for connector "
             f"{cfg.connector.kind!r} at {cfg.vision.image_px} px, got {budget}."
         )
 
@@ -144,7 +144,8 @@ def _check_buckets(cfg: ConnectedConfig) -> None:
     unknown = sorted(set(sizes) - set(supported))
     if unknown:
         raise ValueError(
-            f"connector.buckets must be budgets of {kind!r}, {_describe(supported)}, got {unknown}."
+            f"connector.buckets must be budgets of {kind!r}, {_describe_budgets(supported)}, got "
+            f"{unknown}."
         )
     # A pooled grid has no slots to mask: each budget needs its own program.
     if cfg.connector.routing.pooled and sizes and set(sizes) != set(supported):
@@ -186,7 +187,7 @@ def training_budgets(cfg: ConnectedConfig, listed: tuple[int, ...] | None) -> tu
     common = tuple(budget for budget in listed if budget in supported)
     if not common:
         raise ValueError(
-            f"train.budgets must hold some of {_describe(supported)} for connector "
+            f"train.budgets must hold some of {_describe_budgets(supported)} for connector "
             f"{cfg.connector.kind!r} at {cfg.vision.image_px} px, got {list(listed)}."
         )
     return common
@@ -240,7 +241,7 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
     return tuple(sorted(size for first, end in spans for size in range(end, first, -step)))
 
 
-def _describe(supported: tuple[int, ...]) -> str:
+def _describe_budgets(supported: tuple[int, ...]) -> str:
     if len(supported) <= 6 or supported != tuple(range(supported[0], supported[-1] + 1, 2)):
         return ", ".join(str(b) for b in supported)
     return f"{supported[0]}, {supported[1]}, ..., {supported[-1]} (even)"

@@ -174,7 +174,7 @@ class _ConnectorTrial:
     def programs(self) -> str:
         """Traces every shape; code that reads the budget's value fails, as a trace has none."""
         for shape in self.shapes:
-            self._trace(shape.size, np.float32)
+            self._trace_connector(shape.size, np.float32)
         return f"{len(self.shapes)} for {len(self.supported)} budgets"
 
     def budgets(self) -> str:
@@ -182,17 +182,17 @@ class _ConnectorTrial:
             {*self.supported[:: -(-len(self.supported) // _BUDGETS)], self.supported[-1]}
         )
         for budget in checked:
-            self._trace(budget, np.float32)
+            self._trace_connector(budget, np.float32)
         if checked == list(self.supported):
             return ", ".join(map(str, checked))
         return f"{len(checked)} of {len(self.supported)} from {checked[0]} to {checked[-1]}"
 
     def dtypes(self) -> str:
-        for path, leaf in _leaves(self._abstract[1]):
+        for path, leaf in _connector_tree_leaves(self._abstract_connector[1]):
             if leaf.dtype != np.float32:
                 raise _BrokenError(f"parameter {path} must be float32, got {leaf.dtype}")
         for dtype in (np.float32, jnp.bfloat16):
-            tokens = self._trace(self.shapes[-1].size, dtype)
+            tokens = self._trace_connector(self.shapes[-1].size, dtype)
             if tokens.dtype != dtype:
                 raise _BrokenError(
                     f"features of {jnp.dtype(dtype).name} must give tokens of it, got "
@@ -202,11 +202,11 @@ class _ConnectorTrial:
 
     def images(self) -> str:
         size = self.shapes[-1].size
-        alone = self._run(size, size).tokens
+        alone = self._run_connector_at_budget(size, size).tokens
         for image in range(_BATCH):
             batch = self.weights.copy()
             batch[image] = self.features[image]
-            tokens = self._run(size, size, batch).tokens[image]
+            tokens = self._run_connector_at_budget(size, size, batch).tokens[image]
             if (difference := _relative_difference(tokens, alone[image])) > CONTRACT_TOLERANCE:
                 raise _BrokenError(
                     f"tokens of an image change by {difference:.1e} when other images of the batch "
@@ -223,7 +223,10 @@ class _ConnectorTrial:
             return "no slot is ever masked"
         # Shapes and budgets are those where most slots are masked: there, a leak shows best.
         for shape, budget in pairs:
-            masked, exact = self._run(shape.size, budget), self._run(budget, budget)
+            masked, exact = (
+                self._run_connector_at_budget(shape.size, budget),
+                self._run_connector_at_budget(budget, budget),
+            )
             if (
                 difference := _relative_difference(masked.tokens, exact.tokens)
             ) > CONTRACT_TOLERANCE:
@@ -231,18 +234,24 @@ class _ConnectorTrial:
                     f"budget {budget} in {shape.size} slots differs by {difference:.1e} from "
                     f"budget {budget} alone; slots beyond the budget must not be read"
                 )
-        return f"equals truncation, budget {_pairs(pairs)} slots"
+        return f"equals truncation, budget {_describe_budget_pairs(pairs)} slots"
 
     def gradients(self) -> str:
         # At the largest budget every gradient must be finite; in each masked shape, it must be that
         # of the exact shape; and over all budgets together, each parameter must have one.
-        largest = self._run(self.supported[-1], self.supported[-1])
-        names = [*(path for path, _ in _leaves(self._abstract[1])), "the features"]
+        largest = self._run_connector_at_budget(self.supported[-1], self.supported[-1])
+        names = [
+            *(path for path, _ in _connector_tree_leaves(self._abstract_connector[1])),
+            "the features",
+        ]
         for name, gradient in zip(names, [*largest.by_params, largest.by_features], strict=True):
             if not np.all(np.isfinite(gradient)):
                 raise _BrokenError(f"of {name}, budget {self.supported[-1]}: not finite")
         for shape, budget in self._masked_pairs():
-            masked, exact = self._run(shape.size, budget), self._run(budget, budget)
+            masked, exact = (
+                self._run_connector_at_budget(shape.size, budget),
+                self._run_connector_at_budget(budget, budget),
+            )
             reference = [*exact.by_params, exact.by_features]
             total_norm = np.sqrt(sum(float(np.sum(np.square(a))) for a in reference))
             for name, a, b in zip(
@@ -258,10 +267,11 @@ class _ConnectorTrial:
         if not np.any(largest.by_features):
             raise _BrokenError("the tokens do not depend on the features")
         # A parameter may rest at some budgets, but not at all of them.
-        for i, (path, _) in enumerate(_leaves(self._abstract[1])):
+        for i, (path, _) in enumerate(_connector_tree_leaves(self._abstract_connector[1])):
             cached_gradients = (run.by_params[i] for run in self._results.values())
             other_gradients = (
-                self._run(budget, budget).by_params[i] for budget in self._distinct_budgets()
+                self._run_connector_at_budget(budget, budget).by_params[i]
+                for budget in self._distinct_budgets()
             )
             if not any(
                 np.any(gradient) for gradient in itertools.chain(cached_gradients, other_gradients)
@@ -276,14 +286,19 @@ class _ConnectorTrial:
         #     budget 20 of `parcel`   q0 q1 q2 q3              16 anchors, 4 queries
         #     budget 40               q0 q1 q2 q3 … q23        trains all of them, and more
         for smaller, larger in budget_pairs:
-            small, large = self._run(smaller, smaller), self._run(larger, larger)
+            small, large = (
+                self._run_connector_at_budget(smaller, smaller),
+                self._run_connector_at_budget(larger, larger),
+            )
             max_gradient = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
-            for i, (path, _) in enumerate(_leaves(self._abstract[1])):
+            for i, (path, _) in enumerate(_connector_tree_leaves(self._abstract_connector[1])):
                 trained = np.abs(small.by_params[i]) > _FAINT * max_gradient
                 untrained = trained & (large.by_params[i] == 0.0)
                 # Of a million numbers, one may be 0 by chance, but not for other features as well.
                 if np.any(untrained):
-                    others = self._run(larger, larger, self.weights).by_params[i]
+                    others = self._run_connector_at_budget(larger, larger, self.weights).by_params[
+                        i
+                    ]
                     untrained &= others == 0.0
                 if num_untrained := int(np.sum(untrained)):
                     raise _BrokenError(
@@ -308,15 +323,24 @@ class _ConnectorTrial:
         #               g c a h f b e d            c f    the same two, found elsewhere
         most = max(self.supported[0], self.features.shape[1] // 4)
         budget = max(budget for budget in self.supported if budget <= most)
-        if _chosen(self._run(budget, budget).tokens, self.features) is None:
+        if (
+            _feature_of_each_token(
+                self._run_connector_at_budget(budget, budget).tokens, self.features
+            )
+            is None
+        ):
             return "its tokens are no features"
         places = np.random.default_rng(3).permutation(self.features.shape[1])
 
         def share_kept(features: Float[np.ndarray, "B P C"]) -> float:
             images = np.arange(_BATCH)[:, None]
-            before = _chosen(self._run(budget, budget, features).tokens, features)
+            before = _feature_of_each_token(
+                self._run_connector_at_budget(budget, budget, features).tokens, features
+            )
             shuffled = features[:, places]
-            after = _chosen(self._run(budget, budget, shuffled).tokens, shuffled)
+            after = _feature_of_each_token(
+                self._run_connector_at_budget(budget, budget, shuffled).tokens, shuffled
+            )
             is_chosen = np.zeros(features.shape[:2], bool)
             is_chosen[images, before] = True
             return float(np.mean(is_chosen[images, places[after]]))
@@ -333,28 +357,31 @@ class _ConnectorTrial:
         return "by content, also where features look alike"
 
     @functools.cached_property
-    def _abstract(self) -> tuple[typing.Any, typing.Any]:
+    def _abstract_connector(self) -> tuple[typing.Any, typing.Any]:
         """Structure and shapes of the parameters."""
         module = nnx.eval_shape(lambda: build_connector(self.cfg, rngs=nnx.Rngs(0)))
         structure, state = nnx.split(module)
         return structure, nnx.to_pure_dict(state)
 
     @functools.cached_property
-    def _params(self) -> typing.Any:
+    def _random_connector_params(self) -> typing.Any:
         return drawn_params(self.cfg)
 
-    def _tokens(
+    def _connector_tokens(
         self, params: typing.Any, features: typing.Any, bucket: int, budget: Int32[Array, ""]
     ) -> typing.Any:
-        connector = nnx.merge(self._abstract[0], params)
+        connector = nnx.merge(self._abstract_connector[0], params)
         return connector(features, bucket=bucket, budget=budget)
 
-    def _trace(self, bucket: int, dtype: typing.Any) -> typing.Any:
+    def _trace_connector(self, bucket: int, dtype: typing.Any) -> typing.Any:
         features = jax.ShapeDtypeStruct(self.features.shape, dtype)
         budget = jax.ShapeDtypeStruct((), np.int32)
-        run = functools.partial(self._tokens, bucket=bucket)
+        run = functools.partial(self._connector_tokens, bucket=bucket)
         tokens = jax.eval_shape(
-            lambda params, x, b: run(params, x, budget=b), self._abstract[1], features, budget
+            lambda params, x, b: run(params, x, budget=b),
+            self._abstract_connector[1],
+            features,
+            budget,
         )
         expected_shape = (_BATCH, bucket, self.features.shape[-1])
         if getattr(tokens, "shape", None) != expected_shape:
@@ -364,13 +391,15 @@ class _ConnectorTrial:
             )
         return tokens
 
-    def _run(self, bucket: int, budget: int, features: typing.Any = None) -> _Result:
+    def _run_connector_at_budget(
+        self, bucket: int, budget: int, features: typing.Any = None
+    ) -> _Result:
         """Returns the tokens within the budget and the gradients; cached for default features."""
         if features is None and (bucket, budget) in self._results:
             return self._results[bucket, budget]
 
         def total(params: typing.Any, features: typing.Any, budget: typing.Any) -> typing.Any:
-            tokens = self._tokens(params, features, bucket, budget)
+            tokens = self._connector_tokens(params, features, bucket, budget)
             # `where` and not a slice: the budget has no value while the program is traced. The
             # weights are random, so that errors in two tokens do not cancel.
             used = jnp.where((jnp.arange(bucket) < budget)[None, :, None], tokens, 0.0)
@@ -381,10 +410,12 @@ class _ConnectorTrial:
             jax.value_and_grad(total, argnums=(0, 1), has_aux=True), compiler_options=_FAST
         )
         inputs = self.features if features is None else features
-        (_, tokens), (by_params, by_features) = compute(self._params, inputs, np.int32(budget))
+        (_, tokens), (by_params, by_features) = compute(
+            self._random_connector_params, inputs, np.int32(budget)
+        )
         result = _Result(
             np.asarray(tokens)[:, :budget],
-            [np.asarray(leaf) for _, leaf in _leaves(by_params)],
+            [np.asarray(leaf) for _, leaf in _connector_tree_leaves(by_params)],
             np.asarray(by_features),
         )
         if not np.all(np.isfinite(result.tokens)):
@@ -425,7 +456,7 @@ class _ConnectorTrial:
         return pairs
 
 
-def _chosen(
+def _feature_of_each_token(
     tokens: Float[np.ndarray, "B N C"], features: Float[np.ndarray, "B P C"]
 ) -> Int32[np.ndarray, "B N"] | None:
     """Returns which feature each token is; None if some are none."""
@@ -443,11 +474,11 @@ def _first_middle_last(values: list[_T]) -> list[_T]:
     return [values[0], values[len(values) // 2], values[-1]]
 
 
-def _pairs(pairs: list[tuple[SlotBucket, int]]) -> str:
+def _describe_budget_pairs(pairs: list[tuple[SlotBucket, int]]) -> str:
     return ", ".join(f"{budget} in {shape.size}" for shape, budget in pairs)
 
 
-def _leaves(tree: typing.Any) -> list[tuple[str, typing.Any]]:
+def _connector_tree_leaves(tree: typing.Any) -> list[tuple[str, typing.Any]]:
     """Returns (path, leaf) of a tree; parts of a path are joined by "/"."""
     paths_and_leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [

@@ -72,10 +72,10 @@ class Parcel(nnx.Module):
         anchors = pool(features, num_anchors)
         if bucket == num_anchors:
             return anchors
-        queries = self._refine(features, anchors, bucket - num_anchors, budget)
+        queries = self._refine_queries(features, anchors, bucket - num_anchors, budget)
         return jnp.concatenate([anchors, queries], axis=1)
 
-    def _refine(
+    def _refine_queries(
         self,
         features: Float[Array, "B P C"],
         anchors: Float[Array, "B A C"],

@@ -61,7 +61,7 @@ def m3_self_attention_flops(cfg: ModelSizes, budget: int) -> int:
     """Returns the FLOPs of two self-attentions over the pooled cells, and an MLP."""
     width = cfg.vision.width
     attention = attention_flops(budget, budget, width)
-    return 2 * attention + mlp_flops(budget, width, _hidden(cfg))
+    return 2 * attention + mlp_flops(budget, width, _connector_mlp_dim(cfg))
 
 
 def mqt_flops(cfg: ModelSizes, budget: int) -> int:
@@ -73,7 +73,7 @@ def mqt_self_attention_flops(cfg: ModelSizes, budget: int) -> int:
     """Returns the FLOPs of MQT, then a self-attention over its outputs, and an MLP."""
     width = cfg.vision.width
     attention = attention_flops(budget, budget, width)
-    return mqt_flops(cfg, budget) + attention + mlp_flops(budget, width, _hidden(cfg))
+    return mqt_flops(cfg, budget) + attention + mlp_flops(budget, width, _connector_mlp_dim(cfg))
 
 
 def parcel_flops(cfg: ModelSizes, budget: int) -> int:
@@ -93,14 +93,14 @@ def parcel_flops(cfg: ModelSizes, budget: int) -> int:
         "anchors and queries": attention_flops(budget, budget, vision.width),
     }[routing.reads or "nothing"]
     to_features = attention_flops(queries, vision.num_patches, vision.width)
-    return first + to_features + mlp_flops(queries, vision.width, _hidden(cfg))
+    return first + to_features + mlp_flops(queries, vision.width, _connector_mlp_dim(cfg))
 
 
 def tokenflex_flops(cfg: ModelSizes, budget: int) -> int:
     """Returns the FLOPs of pooling, a product along each axis, and of a gated MLP on the cells."""
     width, grid, side = cfg.vision.width, cfg.vision.grid, round(budget**0.5)
     pooling = 2 * side * grid * (grid + side) * width
-    return pooling + 6 * budget * width * _hidden(cfg)
+    return pooling + 6 * budget * width * _connector_mlp_dim(cfg)
 
 
 def selection_flops(cfg: ModelSizes, budget: int) -> int:
@@ -109,7 +109,7 @@ def selection_flops(cfg: ModelSizes, budget: int) -> int:
     return 2 * cfg.vision.num_patches**2 * cfg.vision.width
 
 
-def _hidden(cfg: ModelSizes) -> int:
+def _connector_mlp_dim(cfg: ModelSizes) -> int:
     return cfg.connector.mlp_dim or cfg.vision.mlp_dim
 
 
@@ -136,12 +136,12 @@ class BuiltIn:
 _PARCEL = Routing(anchor_halves=ALL_HALVES, reads="anchors and queries")
 
 
-def _parcel(**changes: typing.Any) -> BuiltIn:
+def _parcel_built_in(**changes: typing.Any) -> BuiltIn:
     routing = dataclasses.replace(_PARCEL, **changes)
     return BuiltIn("model.connector.parcel", "Parcel", routing, parcel_flops)
 
 
-def _m3(routing: Routing) -> BuiltIn:
+def _pooling_built_in(routing: Routing) -> BuiltIn:
     return BuiltIn("model.connector.m3", "M3", routing, pooling_flops, has_parameters=False)
 
 
@@ -153,16 +153,16 @@ CONNECTORS: dict[str, BuiltIn] = {
         pooling_flops,
         has_parameters=False,
     ),
-    "m3": _m3(Routing(halved=True)),
+    "m3": _pooling_built_in(Routing(halved=True)),
     "mqt": BuiltIn("model.connector.mqt", "Mqt", Routing(reads="nothing"), mqt_flops),
-    "parcel": _parcel(),
-    "avgpool4": _m3(Routing(kernel=4)),
-    "avgpool2": _m3(Routing(kernel=2)),
+    "parcel": _parcel_built_in(),
+    "avgpool4": _pooling_built_in(Routing(kernel=4)),
+    "avgpool2": _pooling_built_in(Routing(kernel=2)),
     # Their names are those of the poolings at 224 px: 4 x 4 patches for 16 anchors, 2 x 2 for 64.
-    "parcel_fixed4": _parcel(anchor_halves=(0,)),
-    "parcel_fixed2": _parcel(anchor_halves=(1,)),
-    "parcel_vit_only": _parcel(reads="nothing"),
-    "parcel_dual": _parcel(reads="anchors"),
+    "parcel_fixed4": _parcel_built_in(anchor_halves=(0,)),
+    "parcel_fixed2": _parcel_built_in(anchor_halves=(1,)),
+    "parcel_vit_only": _parcel_built_in(reads="nothing"),
+    "parcel_dual": _parcel_built_in(reads="anchors"),
     "mqt_sa": BuiltIn(
         "model.connector.mqt",
         "MqtSelfAttention",

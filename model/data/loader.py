@@ -94,7 +94,9 @@ class Examples:
         # Each part has its own order of visits; its seed comes from its place among the sorted
         # names.
         self._orders = {
-            name: Order(len(part), part.block, _seed32(seeds.order, number), lanes=self._lanes)
+            name: Order(
+                len(part), part.block, _part_order_seed(seeds.order, number), lanes=self._lanes
+            )
             for number, name in enumerate(names)
             for part in [self.parts[name]]
         }
@@ -109,7 +111,9 @@ class Examples:
         )
         self._mixtures = {n: Mixture(shape_weights) for n, shape_weights in by_shape.items()}
         self.num_images = tuple(sorted(by_shape))
-        self._cached_draw = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)
+        self._cached_draw = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(
+            self._draw_step_examples
+        )
 
     def __len__(self) -> int:
         """Returns the number of records that are drawn from."""
@@ -123,7 +127,7 @@ class Examples:
         """Returns the examples of one batch, or of some rows; a lane's examples are consecutive."""
         return self._cached_draw(step, rows.indices(self._config.batch_size)[:2])
 
-    def _draw(self, step: int, rows: tuple[int, int]) -> tuple[Draw, ...]:
+    def _draw_step_examples(self, step: int, rows: tuple[int, int]) -> tuple[Draw, ...]:
         size = self._config.batch_size
         # A batch of 64 has two lanes of 32 rows. In turn t, row t and row 32 + t draw from the same
         # part, one visit after the other:
@@ -152,8 +156,8 @@ class Examples:
           position: index of the record in its part.
           num_steps: number of steps to search, from the first.
         """
-        # The way of `_draw` back: visit, the part's turn, the turn among batches of its shape,
-        # step.
+        # The way of `_draw_step_examples` back: visit, the part's turn, the turn among batches of
+        # its shape, step.
         turns = self._config.batch_size // self._lanes
         shapes = (n for n, mixture in self._mixtures.items() if part in mixture)
         for num_images in shapes:  # One, or none if the part is not drawn from.
@@ -278,7 +282,7 @@ class Loader:
 
         Keys: image uint8 (B, I, H, W, 3); text int32 (B, T+1); mask_ar, mask_loss int32 (B, T+1).
         """
-        draws, records = self._records(step)
+        draws, records = self._records_of_step(step)
         px = self._image_px
         # Threads decode into one allocation: memory that they allocate themselves is slow to reuse.
         num_images = self.examples.images_of(step)
@@ -289,9 +293,13 @@ class Loader:
         num = min(self._num_threads, len(records))
         shares = [slice(first, None, num) for first in range(num)]
         decoded = [
-            self._pool.submit(_decode_all, images[share], encoded[share]) for share in shares
+            self._pool.submit(_decode_example_images, images[share], encoded[share])
+            for share in shares
         ]
-        rows = [self._row(draw, record) for draw, record in zip(draws, records, strict=True)]
+        rows = [
+            self._example_text_row(draw, record)
+            for draw, record in zip(draws, records, strict=True)
+        ]
         for share in decoded:
             share.result()
         return {"image": images, **stack_rows(rows)}
@@ -300,10 +308,10 @@ class Loader:
         """Yields the batches of the first steps without their images, none of which is decoded."""
 
         def texts_of(step: int) -> Batch:
-            draws, records = self._records(step)
-            return stack_rows(list(map(self._row, draws, records)))
+            draws, records = self._records_of_step(step)
+            return stack_rows(list(map(self._example_text_row, draws, records)))
 
-        yield from map(self._ahead(0, num_steps, texts_of), range(num_steps))
+        yield from map(self._request_records_ahead(0, num_steps, texts_of), range(num_steps))
 
     def batches(
         self, start: int, stop: int, arrange: Callable[[Batch], Batch] = lambda batch: batch
@@ -315,7 +323,7 @@ class Loader:
           stop: end of the steps.
           arrange: applied to each batch in the background.
         """
-        make = self._ahead(start, stop, lambda step: arrange(self.batch(step)))
+        make = self._request_records_ahead(start, stop, lambda step: arrange(self.batch(step)))
         steps = grain.MapDataset.range(start, stop).map(make)
         options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
         yield from steps.to_iter_dataset(options)
@@ -324,7 +332,9 @@ class Loader:
         """Stops the threads."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _ahead(self, start: int, stop: int, make: Callable[[int], Batch]) -> Callable[[int], Batch]:
+    def _request_records_ahead(
+        self, start: int, stop: int, make: Callable[[int], Batch]
+    ) -> Callable[[int], Batch]:
         """Returns a function that makes something of a step, and requests records of later ones."""
         # Records are requested eight batches ahead: those of the first eight now, then those of one
         # more batch whenever one is made.
@@ -341,7 +351,7 @@ class Loader:
 
         return batch_of_step
 
-    def _records(self, step: int) -> tuple[Sequence[Draw], list[Record]]:
+    def _records_of_step(self, step: int) -> tuple[Sequence[Draw], list[Record]]:
         draws = self.examples.draws(step, self._rows)
         records = [self.examples.record(draw) for draw in draws]
         # Encoding of masks runs JAX, for the whole batch at once; only then are images decoded, by
@@ -349,7 +359,7 @@ class Loader:
         self._masks.prepare({d.place: r for d, r in zip(draws, records, strict=True)})
         return draws, records
 
-    def _row(self, draw: Draw, record: Record) -> TextRow:
+    def _example_text_row(self, draw: Draw, record: Record) -> TextRow:
         prefix, suffix_number = self.examples.texts(draw, record)
         suffix = self._masks.fill(draw.place, record, suffix_number)
         if record.task == "ocr":
@@ -373,10 +383,10 @@ def stack_rows(rows: Sequence[TextRow]) -> Batch:
     return {name: np.stack([getattr(row, name) for row in rows]) for name in names}
 
 
-def _decode_all(pixels: np.ndarray, examples: Sequence[Sequence[bytes]]) -> None:
+def _decode_example_images(pixels: np.ndarray, examples: Sequence[Sequence[bytes]]) -> None:
     for example_pixels, images in zip(pixels, examples, strict=True):
         decode_into(example_pixels, images)
 
 
-def _seed32(seed: int, number: int) -> int:
+def _part_order_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])

@@ -81,7 +81,7 @@ class Order:
         self._window = window_len(block, lanes, window_blocks)
         # The seed that `grain.MapDataset.range(length).seed(seed).shuffle()` uses.
         self._grain_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
-        self._cached_draw = functools.lru_cache(maxsize=4)(self._draw)
+        self._cached_draw = functools.lru_cache(maxsize=4)(self._draw_shuffle_seeds)
         # Room for all blocks that are open at a time, so that the place of each is computed once,
         # not once for every record.
         open_blocks = lanes * (self._window // block + 1)
@@ -93,7 +93,9 @@ class Order:
         if self._is_small:
             seed = (self._grain_seed + number) % 2**32
             return shuffled(turn, self._length - 1, seed)
-        return self._at_place(number, self._place(turn, self._cached_draw(number)[2]))[0]
+        return self._at_place(number, self._place_among_blocks(turn, self._cached_draw(number)[2]))[
+            0
+        ]
 
     def _at_place(self, number: int, place: int) -> tuple[int, int]:
         """Returns the record at a place in the shuffled blocks of a pass, and how many follow it.
@@ -146,10 +148,14 @@ class Order:
         first, count = 0, 1
         while True:
             passes = np.arange(first, first + count)
-            yield from (passes * self._length + self._turns(position, passes)).tolist()
+            yield from (
+                passes * self._length + self._record_visit_by_pass(position, passes)
+            ).tolist()
             first, count = first + count, min(2 * count, _MAX_PASSES)
 
-    def _turns(self, position: int, passes: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+    def _record_visit_by_pass(
+        self, position: int, passes: Int[np.ndarray, " N"]
+    ) -> Int[np.ndarray, " N"]:
         """Returns, for each pass, the visit that reads a record; the inverse of `position`."""
 
         def unshuffled_places(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
@@ -159,7 +165,7 @@ class Order:
         if self._is_small:
             return unshuffled_places(position, self._length - 1, self._grain_seed + passes)
         # Undoes `position` from its end: the block's place, then lane and window, then the turn.
-        draws = [self._draw(number) for number in passes.tolist()]
+        draws = [self._draw_shuffle_seeds(number) for number in passes.tolist()]
         short_at, blocks_seed, windows_seed = np.array(draws, np.int64).T
         full, short = divmod(self._length, self._block)
         block, offset = divmod(position, self._block)
@@ -183,7 +189,7 @@ class Order:
         ).T
         return (first + unshuffled_places(inside, last, seed)) * self._lanes + lane
 
-    def _place(self, turn: int, windows_seed: int) -> int:
+    def _place_among_blocks(self, turn: int, windows_seed: int) -> int:
         """Returns a visit's place in the sequence of shuffled blocks of its pass."""
         step, lane = divmod(turn, self._lanes)
         lane_len, more = divmod(self._length, self._lanes)  # The first `more` lanes have one more.
@@ -205,7 +211,7 @@ class Order:
         last = self._length // self._block - 1
         return shuffled(block, last, seed)
 
-    def _draw(self, number: int) -> tuple[int, int, int]:
+    def _draw_shuffle_seeds(self, number: int) -> tuple[int, int, int]:
         """Returns, for one pass, the full blocks before the short one, and both shuffles' seeds."""
         numbers = np.random.SeedSequence([self._seed, number]).generate_state(3).tolist()
         return numbers[0] % (self._length // self._block + 1), numbers[1], numbers[2]

@@ -31,7 +31,7 @@ class JoinedParts(Sequence[Record]):
         return self._starts[-1]
 
     def __getitem__(self, position: int) -> Record:  # type: ignore[override]
-        part, place = self._find(position)
+        part, place = self._find_record_part(position)
         return part[place]
 
     def __iter__(self) -> Iterator[Record]:
@@ -39,14 +39,14 @@ class JoinedParts(Sequence[Record]):
 
     def expect(self, position: int) -> None:
         """Starts to fetch a record that will soon be needed; see `Part.expect`."""
-        part, place = self._find(position)
+        part, place = self._find_record_part(position)
         part.expect(place)
 
     def shards(self) -> Iterator[Iterator[Record]]:
         """Yields the records of each shard, in their order."""
         return itertools.chain.from_iterable(part.shards() for part in self._parts)
 
-    def _find(self, position: int) -> tuple[Part, int]:
+    def _find_record_part(self, position: int) -> tuple[Part, int]:
         number = bisect.bisect_right(self._starts, position) - 1
         return self._parts[number], position - self._starts[number]
 

@@ -42,10 +42,10 @@ def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -
             pixels[slot] = pixels[first[index]]
         else:
             first[index] = slot
-            _decode(images[index], pixels[slot])
+            _decode_image_into(images[index], pixels[slot])
 
 
-def _decode(encoded: bytes, pixels: UInt8[np.ndarray, "H W 3"]) -> None:
+def _decode_image_into(encoded: bytes, pixels: UInt8[np.ndarray, "H W 3"]) -> None:
     image_px = len(pixels)
     if simplejpeg is not None and jpeg_size(encoded) == (image_px, image_px):
         # libjpeg-turbo, as Pillow has it and set up as Pillow does, so the pixels are the same; but
@@ -56,10 +56,10 @@ def _decode(encoded: bytes, pixels: UInt8[np.ndarray, "H W 3"]) -> None:
             pass
         else:
             return
-    pixels[:] = _pixels(encoded, image_px)
+    pixels[:] = _decode_with_pillow(encoded, image_px)
 
 
-def _pixels(encoded: bytes, image_px: int) -> UInt8[np.ndarray, "H W 3"]:
+def _decode_with_pillow(encoded: bytes, image_px: int) -> UInt8[np.ndarray, "H W 3"]:
     size = (image_px, image_px)
     with Image.open(io.BytesIO(encoded)) as image:
         rgb = image if image.mode == "RGB" else image.convert("RGB")

@@ -30,7 +30,7 @@ number of bits."""
 
 def shuffled(number: int, last: int, seed: int) -> int:
     """Returns the place in 0..last that a number is shuffled to; arguments as in `unshuffled`."""
-    if not _is_short(last):
+    if not _grain_lacks_bit(last):
         return index_shuffle(number, max_index=last, seed=seed, rounds=_ROUNDS)
     partner = seed % (last + 1)
     if number == last:
@@ -51,13 +51,13 @@ def unshuffled(
       lasts: highest number of each shuffle.
       seeds: seed of each shuffle, in [0, 2**32).
     """
-    short, partners = _is_short(lasts), seeds % (lasts + 1)
+    short, partners = _grain_lacks_bit(lasts), seeds % (lasts + 1)
     swapped = np.where(short & (places == lasts), partners, places)
     positions = _by_grain(swapped, lasts - short, seeds)
     return np.where(short & (places == partners), lasts, positions)
 
 
-def _is_short(last: Any) -> Any:
+def _grain_lacks_bit(last: Any) -> Any:
     """Returns whether grain takes a bit too few for 0..last."""
     return (last >= 1 << _MIN_BITS) & (last & (last - 1) == 0) & (last & _ODD_BITS == 0)
 
@@ -71,7 +71,7 @@ def _by_grain(
     # The network has two halves of `width` bits. Like grain, this takes 65,536 to fit in sixteen.
     bits = np.ceil(np.log2(np.maximum(lasts, 1))).astype(np.int64)
     width = np.maximum(bits + bits % 2, _MIN_BITS) // 2
-    keys, numbers = _keys(seeds), np.array(places, np.int64)
+    keys, numbers = _shuffle_round_keys(seeds), np.array(places, np.int64)
     going = np.flatnonzero(lasts > 0)
     # grain applied the network until the number was in range, so undo it until it is in range.
     while going.size:
@@ -99,7 +99,7 @@ def _invert_network(
     return (left << width) | right
 
 
-def _keys(seeds: Int[np.ndarray, " N"]) -> UInt32[np.ndarray, "K N"]:
+def _shuffle_round_keys(seeds: Int[np.ndarray, " N"]) -> UInt32[np.ndarray, "K N"]:
     """Returns the four numbers that `std::seed_seq{seed}` generates, for each seed."""
     seeds = seeds.astype(np.uint32)
     words = np.full((_ROUNDS, len(seeds)), 0x8B8B8B8B, np.uint32)

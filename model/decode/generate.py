@@ -148,11 +148,11 @@ def choose_token(
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     logits = logits / sampling.temperature
     if sampling.top_p < 1:
-        logits = jnp.where(_nucleus(logits, sampling.top_p), logits, -jnp.inf)
+        logits = jnp.where(_nucleus_mask(logits, sampling.top_p), logits, -jnp.inf)
     return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
 
 
-def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
+def _nucleus_mask(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
     """Returns a mask of the fewest likeliest tokens that together reach `top_p`."""
     order = jnp.argsort(-logits, axis=-1)
     sorted_probs = jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), order, axis=-1)

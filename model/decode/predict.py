@@ -117,7 +117,7 @@ class Predictor:
         length = -(-num_tokens // _PROMPT_STEP) * _PROMPT_STEP
         row = eval_row(self._tokenizer, prompt, length, prompt=template)
         text = {name: array[None] for name, array in row.items()}
-        batch = _batch(images)
+        batch = _batch_of_one_prompt(images)
         key = draw_key(decoding, 0)
         arrays = self._params, vlm.Prompt(batch, **text), slots, key
 
@@ -150,5 +150,7 @@ class Predictor:
         )
 
 
-def _batch(images: PromptImages) -> vlm.EncodedImages | UInt8[np.ndarray, "1 I H W 3"]:
+def _batch_of_one_prompt(
+    images: PromptImages,
+) -> vlm.EncodedImages | UInt8[np.ndarray, "1 I H W 3"]:
     return images if isinstance(images, vlm.EncodedImages) else images[None]

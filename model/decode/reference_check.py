@@ -168,28 +168,40 @@ class _Run:
         self.slots = vlm.Slots(model.vision.num_patches, model.vision.num_patches)
         # Functions, not values: only outputs that the file holds are computed.
         self.outputs: dict[str, Callable[[str], OutputComparison]] = {
-            "vision_last_hidden": lambda key: self._close(key, self._features()),
-            "projected_soft_tokens": lambda key: self._close(key, self._soft()),
-            "soft_tokens": lambda key: self._close(key, self._soft()),
-            "logits": lambda key: self._close(key, self._logits(self.images)),
-            "video_logits": lambda key: self._close(key, self._logits(self._video())),
-            "loss": lambda key: self._close(key, self._loss()),
-            "greedy_ids": self._greedy,
+            "vision_last_hidden": lambda key: self._compare_reference_output(
+                key, self._compute_image_features()
+            ),
+            "projected_soft_tokens": lambda key: self._compare_reference_output(
+                key, self._compute_soft_tokens()
+            ),
+            "soft_tokens": lambda key: self._compare_reference_output(
+                key, self._compute_soft_tokens()
+            ),
+            "logits": lambda key: self._compare_reference_output(
+                key, self._compute_text_logits(self.images)
+            ),
+            "video_logits": lambda key: self._compare_reference_output(
+                key, self._compute_text_logits(self._reference_video_frames())
+            ),
+            "loss": lambda key: self._compare_reference_output(key, self._compute_mean_loss()),
+            "greedy_ids": self._compare_greedy_ids,
         }
 
     @functools.cached_property
     def images(self) -> Float[np.ndarray, "B 1 H W 3"]:
         """The images, one per example."""
         if self.from_big_vision:
-            return self._checked(self.expected["image_nhwc"])[:, None]
-        return self._checked(self.expected["pixel_values_nchw"].transpose(0, 2, 3, 1))[:, None]
+            return self._check_reference_images(self.expected["image_nhwc"])[:, None]
+        return self._check_reference_images(
+            self.expected["pixel_values_nchw"].transpose(0, 2, 3, 1)
+        )[:, None]
 
-    def _video(self) -> Float[np.ndarray, "B F H W 3"]:
+    def _reference_video_frames(self) -> Float[np.ndarray, "B F H W 3"]:
         if "video_btHWC" not in self.expected:
             raise ValueError("--check: video_logits needs video_btHWC, which the file lacks.")
-        return self._checked(self.expected["video_btHWC"])
+        return self._check_reference_images(self.expected["video_btHWC"])
 
-    def _checked(self, images: np.ndarray) -> np.ndarray:
+    def _check_reference_images(self, images: np.ndarray) -> np.ndarray:
         side = self.model.vision.image_px
         if images.shape[-3:] != (side, side, 3):
             raise ValueError(
@@ -206,27 +218,29 @@ class _Run:
         ar = np.concatenate([np.zeros_like(prefix), np.ones_like(suffix)], axis=1)
         return ids, ar.astype(np.int32)
 
-    def _run(self, function: Callable, *args: typing.Any) -> typing.Any:
+    def _run_model_function(self, function: Callable, *args: typing.Any) -> typing.Any:
         with_structure = functools.partial(function, vlm.structure(self.model))
         return jax.jit(with_structure)(self.params, *args)
 
-    def _features(self) -> np.ndarray:
-        return self._run(vlm.image_features, self.images)[:, 0]
+    def _compute_image_features(self) -> np.ndarray:
+        return self._run_model_function(vlm.image_features, self.images)[:, 0]
 
-    def _soft(self) -> np.ndarray:
-        return self._run(vlm.soft_tokens, self.images, self.slots)[0]
+    def _compute_soft_tokens(self) -> np.ndarray:
+        return self._run_model_function(vlm.soft_tokens, self.images, self.slots)[0]
 
-    def _logits(self, images: np.ndarray) -> np.ndarray:
+    def _compute_text_logits(self, images: np.ndarray) -> np.ndarray:
         ids, ar = (x[: len(images)] for x in self.text)
-        return self._run(vlm.text_logits, vlm.Prompt(images, ids, mask_ar=ar), self.slots)
+        return self._run_model_function(
+            vlm.text_logits, vlm.Prompt(images, ids, mask_ar=ar), self.slots
+        )
 
-    def _loss(self) -> np.ndarray:
+    def _compute_mean_loss(self) -> np.ndarray:
         ids, ar = self.text
         example = vlm.Example(self.images, ids, mask_ar=ar, mask_loss=ar)
-        losses = self._run(vlm.token_losses, example, self.slots)
+        losses = self._run_model_function(vlm.token_losses, example, self.slots)
         return np.asarray(jnp.sum(losses)) / ar[:, 1:].sum()
 
-    def _greedy(self, key: str) -> OutputComparison:
+    def _compare_greedy_ids(self, key: str) -> OutputComparison:
         expected = self.expected[key]
         prompt = np.asarray(self.expected["prefix_ids"], np.int32)
         # Padded by one slot, which must not change the answers.
@@ -243,7 +257,7 @@ class _Run:
         )
         return OutputComparison(key, float(np.mean(np.asarray(generated) != expected)), 0.0)
 
-    def _close(self, key: str, ours: typing.Any) -> OutputComparison:
+    def _compare_reference_output(self, key: str, ours: typing.Any) -> OutputComparison:
         expected = self.expected[key]
         if key.endswith("logits"):  # Entries beyond the vocabulary belong to no token.
             expected = expected[..., : self.model.text.vocab_size]

@@ -59,7 +59,7 @@ def encode_rows(
     if mesh.size == 1:
         return vlm.encode_images(structure, params, images)
     images = jax.device_put(images, NamedSharding(mesh, P(_ROWS)))
-    return _encode(structure, params, images, mesh=mesh)
+    return _encode_rows_on_mesh(structure, params, images, mesh=mesh)
 
 
 def decode_rows(
@@ -94,11 +94,11 @@ def decode_rows(
         return decode_tokens(structure, params, prompt, slots, keys[0], **static)
     drawn = [jax.random.key_data(key) for key in keys if key is not None]
     data = jax.numpy.stack(drawn) if drawn else None
-    return _decode(structure, params, prompt, slots, data, mesh=mesh, **static)
+    return _decode_rows_on_mesh(structure, params, prompt, slots, data, mesh=mesh, **static)
 
 
 @functools.partial(jax.jit, static_argnames=("structure", "mesh"))
-def _encode(
+def _encode_rows_on_mesh(
     structure: vlm.Structure, params: vlm.Params, images: vlm.Images, *, mesh: Mesh
 ) -> vlm.EncodedImages:
     return jax.shard_map(
@@ -113,7 +113,7 @@ def _encode(
 @functools.partial(
     jax.jit, static_argnames=("structure", "mesh", "max_new_tokens", "stop", "decoding")
 )
-def _decode(
+def _decode_rows_on_mesh(
     structure: vlm.Structure,
     params: vlm.Params,
     prompt: vlm.Prompt,

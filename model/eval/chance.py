@@ -51,7 +51,7 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> BlindScores:
         guess = _best_mask(rle for record in train.records() for rle in record.masks)
         for record in held_out.records():
             questions.append(record)
-            iou = _iou(guess, decode_mask(fields_of(record)["masks"][0]))
+            iou = _mask_guess_iou(guess, decode_mask(fields_of(record)["masks"][0]))
             scores.append({"score": iou})
         score = 100 * float(np.mean([row["score"] for row in scores])) if scores else 0.0
     else:
@@ -88,7 +88,7 @@ class _Guess:
 
 
 def _best_mask(masks: Iterable[str]) -> Bool[np.ndarray, "64 64"]:
-    grids = np.stack([_small(decode_mask(rle)) for rle in masks])
+    grids = np.stack([_shrink_mask_to_grid(decode_mask(rle)) for rle in masks])
     # A mean mask has values between 0 and 1. Every cut makes another guess; the best on the
     # training masks is taken.
     mean = grids.mean(axis=0)
@@ -96,14 +96,14 @@ def _best_mask(masks: Iterable[str]) -> Bool[np.ndarray, "64 64"]:
     return max(candidates, key=lambda guess: _mean_iou(guess, grids > 0.5))
 
 
-def _iou(guess: Bool[np.ndarray, "64 64"], mask: Bool[np.ndarray, "H W"]) -> float:
+def _mask_guess_iou(guess: Bool[np.ndarray, "64 64"], mask: Bool[np.ndarray, "H W"]) -> float:
     height, width = mask.shape
     full = Image.fromarray(guess.astype(np.uint8) * 255).resize((width, height))
     predicted = np.asarray(full) > 127
     return float((predicted & mask).sum() / max(1, (predicted | mask).sum()))
 
 
-def _small(mask: Bool[np.ndarray, "H W"]) -> Float[np.ndarray, "64 64"]:
+def _shrink_mask_to_grid(mask: Bool[np.ndarray, "H W"]) -> Float[np.ndarray, "64 64"]:
     image = Image.fromarray(mask.astype(np.uint8) * 255)
     resized = image.resize((_GRID, _GRID), Image.Resampling.BOX)
     return np.asarray(resized, np.float32) / 255

@@ -53,7 +53,7 @@ class ItemsFile:
         self._path = folder / ITEMS
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[Any]:
+    def _open_items_table(self) -> Iterator[Any]:
         """Opens the file, and names it in errors of reading it.
 
         Raises:
@@ -79,12 +79,12 @@ class ItemsFile:
     @property
     def has_pseudo_values(self) -> bool:
         """Whether the items have pseudo-values, since the score is no plain mean of theirs."""
-        with self._open() as file:
+        with self._open_items_table() as file:
             return _PSEUDO_VALUE in file.schema_arrow.names
 
     def columns(self, *names: str) -> list[list[Any]]:
         """Returns the values of some columns, each as a list in the order of the ids."""
-        with self._open() as file:
+        with self._open_items_table() as file:
             table = file.read(columns=list(names), use_threads=False)
             return [table.column(name).to_pylist() for name in names]
 
@@ -94,7 +94,7 @@ class ItemsFile:
 
         # Not by the least and greatest id that each group of rows states, nor by the filters of
         # `read_table`, which use them: of a damaged file, these end the process or wait for ever.
-        with self._open() as file:
+        with self._open_items_table() as file:
             ids = file.read(columns=["id"], use_threads=False).column("id")
             position = pyarrow.compute.index(ids, item).as_py()
             if position < 0:
@@ -104,7 +104,7 @@ class ItemsFile:
 
     def spread(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` rows at even distances; other groups of rows are not read."""
-        with self._open() as file:
+        with self._open_items_table() as file:
             num = file.metadata.num_rows
             limit = min(limit, num)
             positions = [num * number // limit for number in range(limit)]

@@ -57,7 +57,11 @@ def question_blind_score(eval_dir: str, metric: str) -> float | None:
     if all(len({q.prefix for q in questions}) < 2 for questions in by_picture.values()):
         return None
     if scored.reads_masks:
-        ious = [best for questions in by_picture.values() for best in _best_scores(questions, _iou)]
+        ious = [
+            best
+            for questions in by_picture.values()
+            for best in _best_scores(questions, _blind_answer_iou)
+        ]
         return 100 * sum(ious) / len(ious)
 
     def score(answer: str, question: _Question) -> float:
@@ -87,7 +91,7 @@ def _best_scores(
     return [score(best, question) for question in questions]
 
 
-def _iou(mask: str, question: _Question) -> float:
+def _blind_answer_iou(mask: str, question: _Question) -> float:
     if mask == question.answers[0]:
         return 1.0
     guess, true = decode_mask(mask), decode_mask(question.answers[0])

@@ -192,12 +192,12 @@ def predict_loaded(
         # them are decoded again at all budgets.
         return any(record.id not in texts for texts in found.texts.values() for record in records)
 
-    answers_of = _answers(loaded, data, config, [*out], is_missing, limit)
+    answers_of = _answer_split_batches(loaded, data, config, [*out], is_missing, limit)
     for progress, records, answered in answers_of:
         if answered:
             found.add(answered)
         for budget, texts in found.texts.items():
-            rows[budget] += (_row(record, texts[record.id]) for record in records)
+            rows[budget] += (_prediction_row(record, texts[record.id]) for record in records)
         yield progress
     for budget, rows_of_budget in rows.items():
         write_predictions(Path(out[budget]), rows_of_budget)
@@ -234,14 +234,14 @@ def predict_piece(
         # batches 1 4 7 …; each batch is the same as in an evaluation by one process.
         return number % num_pieces == piece
 
-    for progress, _, answered in _answers(loaded, data, config, budgets, is_ours):
+    for progress, _, answered in _answer_split_batches(loaded, data, config, budgets, is_ours):
         if answered:
             found.add(answered)
             yield progress
     return found
 
 
-def _answers(
+def _answer_split_batches(
     loaded: Loaded,
     data: str,
     config: DecodeConfig,
@@ -257,8 +257,10 @@ def _answers(
     num = sum(len(part) for part in parts.values())
     total = len(served) * min(num, num if limit is None else limit)
     done, rows_of_shape = 0, dict[tuple[int, int], int]()
-    batches = _batches(itertools.islice(records_by_id(parts), limit), config, loaded, is_wanted)
-    for group in _rounds(batches, loaded.mesh.size):
+    batches = _prepare_evaluation_batches(
+        itertools.islice(records_by_id(parts), limit), config, loaded, is_wanted
+    )
+    for group in _group_batches_by_shape(batches, loaded.mesh.size):
         records = [record for numbered in group for record in numbered.records]
         answered = None
         if group[0].batch is not None:
@@ -276,7 +278,9 @@ def _answers(
         yield Progress(done=done, total=total), records, answered
 
 
-def _rounds(batches: Iterator[_Numbered], size: int) -> Iterator[Sequence[_Numbered]]:
+def _group_batches_by_shape(
+    batches: Iterator[_Numbered], size: int
+) -> Iterator[Sequence[_Numbered]]:
     """Yields batches in groups of at most `size` of one shape; those that are not wanted, alone."""
     waiting: dict[tuple[int, int], list[_Numbered]] = {}
     for numbered in batches:
@@ -329,7 +333,7 @@ def _answer_round(
         saw = time.perf_counter() - began
         for budget in served:
             began = time.perf_counter()
-            texts = _decode(loaded, part, budget, config, numbers)
+            texts = _decode_predictions(loaded, part, budget, config, numbers)
             took[budget] += saw + time.perf_counter() - began
             for number, numbered in enumerate(group):
                 # A batch is filled up with copies, so there may be more texts than records.
@@ -357,7 +361,7 @@ def _rows_at_a_time(
     return rows_that_fit(config.batch_size, needed, free_bytes(loaded.mesh.devices[0]))
 
 
-def _row(record: Record, prediction: str) -> dict[str, Any]:
+def _prediction_row(record: Record, prediction: str) -> dict[str, Any]:
     return {
         "id": record.id,
         "prefix": record.prefix,
@@ -368,7 +372,7 @@ def _row(record: Record, prediction: str) -> dict[str, Any]:
     }
 
 
-def _batches(
+def _prepare_evaluation_batches(
     records: Iterator[Record],
     config: DecodeConfig,
     loaded: Loaded,
@@ -470,7 +474,7 @@ def grouped(records: Iterator[Record], config: DecodeConfig) -> Iterator[Sequenc
         yield group
 
 
-def _decode(
+def _decode_predictions(
     loaded: Loaded, batch: Batch, budget: int, config: DecodeConfig, numbers: Sequence[int]
 ) -> list[str]:
     tokens = decode_rows(
@@ -498,11 +502,11 @@ def _decode(
 
 def load_checkpoint(checkpoint: str) -> Loaded:
     """Returns a checkpoint in memory; the last two stay there, unless their folder is rewritten."""
-    return _load(checkpoint, stated_digest(checkpoint))
+    return _load_evaluation_checkpoint(checkpoint, stated_digest(checkpoint))
 
 
 @functools.lru_cache(maxsize=2)
-def _load(checkpoint: str, digest: str) -> Loaded:
+def _load_evaluation_checkpoint(checkpoint: str, digest: str) -> Loaded:
     del digest  # It only tells apart what a folder held at different times.
     place = open_stored_folder(checkpoint)
     return Loaded.of(load_config(place), load_params(place), Tokenizer(tokenizer_path(place)))

@@ -93,16 +93,26 @@ def _parse_prediction(text: str, location: str, *, masks: bool) -> dict[str, Any
         if "\\ud" in text.lower():  # Half of a surrogate pair could not be written again.
             json.dumps(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise ConfigError(f"{location}: must be one JSON object, got {_short(text)}.") from None
+        raise ConfigError(
+            f"{location}: must be one JSON object, got {_shorten_prediction_value(text)}."
+        ) from None
     if not isinstance(row, dict):
-        raise ConfigError(f'{location}: must be an object {{"id": ...}}, got {_short(row)}.')
+        raise ConfigError(
+            f'{location}: must be an object {{"id": ...}}, got {_shorten_prediction_value(row)}.'
+        )
     # Python counts `true` as an integer, so booleans are refused explicitly.
     name, prediction = row.get("id"), row.get("prediction")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise ConfigError(f"{location}: id must be a text or a whole number, got {_short(name)}.")
+        raise ConfigError(
+            f"{location}: id must be a text or a whole number, got "
+            f"{_shorten_prediction_value(name)}."
+        )
     if not isinstance(prediction, str):
         accepted = 'a text, "" where there is none'
-        raise ConfigError(f"{location}: prediction must be {accepted}, got {_short(prediction)}.")
+        raise ConfigError(
+            f"{location}: prediction must be {accepted}, got "
+            f"{_shorten_prediction_value(prediction)}."
+        )
     fields = {**row, "id": str(name)}
     # A mask metric compares with pixels: it reads no answers.
     if masks:
@@ -110,7 +120,9 @@ def _parse_prediction(text: str, location: str, *, masks: bool) -> dict[str, Any
     answers = row.get("answers")
     if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers) or not answers:
         accepted = "a list of at least one text"
-        raise ConfigError(f"{location}: answers must be {accepted}, got {_short(answers)}.")
+        raise ConfigError(
+            f"{location}: answers must be {accepted}, got {_shorten_prediction_value(answers)}."
+        )
     return fields
 
 
@@ -120,7 +132,9 @@ def _parse_masks(row: dict[str, Any], location: str) -> list[str]:
         isinstance(m, dict) and {"size", "counts"} <= set(m) for m in masks
     ):
         accepted = 'a list of one COCO mask {"size": [height, width], "counts": ...}'
-        raise ConfigError(f"{location}: masks must be {accepted}, got {_short(masks)}.")
+        raise ConfigError(
+            f"{location}: masks must be {accepted}, got {_shorten_prediction_value(masks)}."
+        )
     return [json.dumps(mask) for mask in masks]
 
 
@@ -130,11 +144,13 @@ def _parse_box(row: dict[str, Any], location: str) -> list[float] | None:
         return None
     if not isinstance(box, list) or [isinstance(x, int | float) for x in box] != [True] * 4:
         accepted = "[ymin, xmin, ymax, xmax] as fractions"
-        raise ConfigError(f"{location}: box must be {accepted}, got {_short(box)}.")
+        raise ConfigError(
+            f"{location}: box must be {accepted}, got {_shorten_prediction_value(box)}."
+        )
     return box
 
 
-def _short(value: object) -> str:
+def _shorten_prediction_value(value: object) -> str:
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -71,7 +71,7 @@ class Scorer:
           ValueError: if the fields are not what the metric needs.
         """
         if self._corpus is None:
-            self._items.append(self._item(prediction, fields))
+            self._items.append(self._score_prediction(prediction, fields))
             self._totals.add(self._items[-1])
         else:
             self._corpus.add(fields)
@@ -103,7 +103,8 @@ class Scorer:
           ValueError: if there are none.
         """
         corpus_items = [
-            self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting
+            self._score_prediction(p, {**fields, "corpus": self._corpus})
+            for p, fields in self._waiting
         ]
         # Into new totals, so that `finish` can be called again after more predictions.
         totals = Totals()
@@ -117,7 +118,7 @@ class Scorer:
             pseudo_values=totals.pseudo_values(self._metric, items),
         )
 
-    def _item(self, prediction: str, fields: Fields) -> ItemScore:
+    def _score_prediction(self, prediction: str, fields: Fields) -> ItemScore:
         score = self._metric.score(prediction, fields)
         item = score if isinstance(score, ItemScore) else ItemScore(score=score)
         # Every item is in a part of each breakdown, so that the parts add up to the whole: those

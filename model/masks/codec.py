@@ -38,7 +38,7 @@ class MaskCodec:
     """
 
     def __init__(self, params: Mapping[str, np.ndarray]) -> None:
-        names = set(_shapes(MaskCodecConfig()))
+        names = set(_codec_parameter_shapes(MaskCodecConfig()))
         missing = sorted(names - set(params))
         if missing:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
@@ -75,7 +75,10 @@ class MaskCodec:
 
     def encode_crops(self, crops: Float[np.ndarray, "N 64 64"]) -> Int[np.ndarray, "N 16"]:
         """Returns the token numbers of crops in [0, 1]; any N runs in one compiled program."""
-        rows = [np.asarray(_encode(self.params, part)) for part in _padded(crops)]
+        rows = [
+            np.asarray(_encode_mask_crops(self.params, part))
+            for part in _split_codec_batches(crops)
+        ]
         return np.concatenate([*rows, np.zeros((0, SEG_PER_MASK), np.int32)])[: len(crops)]
 
     def decode(self, ids: Int[np.ndarray, " 16"] | Sequence[int]) -> Float[np.ndarray, "64 64"]:
@@ -84,7 +87,9 @@ class MaskCodec:
 
     def decode_many(self, ids: Int[np.ndarray, "N 16"]) -> Float[np.ndarray, "N 64 64"]:
         """Returns one mask per row of token numbers."""
-        rows = [np.asarray(_decode(self.params, part)) for part in _padded(ids)]
+        rows = [
+            np.asarray(_decode_mask_codes(self.params, part)) for part in _split_codec_batches(ids)
+        ]
         return np.concatenate([*rows, np.zeros((0, CROP, CROP), np.float32)])[: len(ids)]
 
 
@@ -106,7 +111,7 @@ def crop_mask(mask: Bool[np.ndarray, "H W"], box: Box) -> Float[np.ndarray, "64 
 
 def init_params(config: MaskCodecConfig, seed: int) -> Params:
     """Returns freshly drawn parameters under the published names, in PyTorch's layouts."""
-    shapes = _shapes(config)
+    shapes = _codec_parameter_shapes(config)
     rng = np.random.default_rng(seed)
     params = {}
     for name, shape in shapes.items():
@@ -127,10 +132,10 @@ def encode_features(params: Params, crops: Float[Array, "N 64 64"]) -> Float[Arr
     """Returns the encoder's grid for crops in [0, 1]."""
     x = (crops * 2 - 1)[..., None]
     for layer in (0, 2, 4, 6):
-        x = jax.nn.relu(_conv(params, f"encoder.{layer}", x, stride=2))
+        x = jax.nn.relu(_codec_convolution(params, f"encoder.{layer}", x, stride=2))
     for layer in (8, 9):
-        x = _residual(params, f"encoder.{layer}", x)
-    return _conv(params, "encoder.10", x)
+        x = _codec_residual_block(params, f"encoder.{layer}", x)
+    return _codec_convolution(params, "encoder.10", x)
 
 
 def nearest_codes(params: Params, features: Float[Array, "N 4 4 E"]) -> Int[Array, "N 16"]:
@@ -144,12 +149,12 @@ def nearest_codes(params: Params, features: Float[Array, "N 4 4 E"]) -> Int[Arra
 
 def decode_features(params: Params, grid: Float[Array, "N 4 4 E"]) -> Float[Array, "N 64 64"]:
     """Returns the masks that the decoder makes of grids of codewords."""
-    x = jax.nn.relu(_conv(params, "decoder.0", grid))
+    x = jax.nn.relu(_codec_convolution(params, "decoder.0", grid))
     for layer in (2, 3):
-        x = _residual(params, f"decoder.{layer}", x)
+        x = _codec_residual_block(params, f"decoder.{layer}", x)
     for layer in (4, 6, 8, 10):
-        x = jax.nn.relu(_upsample(params, f"decoder.{layer}", x))
-    return _conv(params, "decoder.12", x)[..., 0]
+        x = jax.nn.relu(_codec_upsampling(params, f"decoder.{layer}", x))
+    return _codec_convolution(params, "decoder.12", x)[..., 0]
 
 
 def look_up(params: Params, ids: Int[Array, "N 16"]) -> Float[Array, "N 4 4 E"]:
@@ -158,12 +163,12 @@ def look_up(params: Params, ids: Int[Array, "N 16"]) -> Float[Array, "N 4 4 E"]:
 
 
 @jax.jit
-def _encode(params: Params, crops: jax.Array) -> jax.Array:
+def _encode_mask_crops(params: Params, crops: jax.Array) -> jax.Array:
     return nearest_codes(params, encode_features(params, crops))
 
 
 @jax.jit
-def _decode(params: Params, ids: jax.Array) -> jax.Array:
+def _decode_mask_codes(params: Params, ids: jax.Array) -> jax.Array:
     return decode_features(params, look_up(params, ids))
 
 
@@ -173,8 +178,8 @@ def _check_fit(params: Params) -> None:
         raise ValueError(f"mask codec: {_CODEBOOK} must be ({NUM_SEG}, width), got {codes}.")
     crops = jax.ShapeDtypeStruct((1, CROP, CROP), jnp.float32)
     try:
-        ids = jax.eval_shape(_encode, params, crops)
-        decoded = jax.eval_shape(_decode, params, ids)
+        ids = jax.eval_shape(_encode_mask_crops, params, crops)
+        decoded = jax.eval_shape(_decode_mask_codes, params, ids)
     except (TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"mask codec: its arrays must fit each other; {reason}") from None
@@ -182,13 +187,13 @@ def _check_fit(params: Params) -> None:
         raise ValueError(f"mask codec must decode to {CROP} x {CROP}, got {decoded.shape[1:]}.")
 
 
-def _padded(rows: np.ndarray) -> list[np.ndarray]:
+def _split_codec_batches(rows: np.ndarray) -> list[np.ndarray]:
     """Splits rows into batches of one size, the last filled up by repeating its first row."""
     parts = [rows[i : i + _BATCH] for i in range(0, len(rows), _BATCH)]
     return [np.concatenate([p, np.repeat(p[:1], _BATCH - len(p), axis=0)]) for p in parts]
 
 
-def _conv(params: Params, name: str, x: jax.Array, *, stride: int = 1) -> jax.Array:
+def _codec_convolution(params: Params, name: str, x: jax.Array, *, stride: int = 1) -> jax.Array:
     kernel = jnp.transpose(params[f"{name}.weight"], (2, 3, 1, 0))  # OIHW -> HWIO
     y = jax.lax.conv_general_dilated(
         x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -196,7 +201,7 @@ def _conv(params: Params, name: str, x: jax.Array, *, stride: int = 1) -> jax.Ar
     return y + params[f"{name}.bias"][None, None, None]
 
 
-def _upsample(params: Params, name: str, x: jax.Array) -> jax.Array:
+def _codec_upsampling(params: Params, name: str, x: jax.Array) -> jax.Array:
     """Returns a transposed 4x4 convolution of stride 2, equal to PyTorch's with padding 1."""
     kernel = jnp.transpose(params[f"{name}.weight"], (2, 3, 1, 0))  # IOHW -> HWOI
     y = jax.lax.conv_transpose(
@@ -210,14 +215,14 @@ def _upsample(params: Params, name: str, x: jax.Array) -> jax.Array:
     return y + params[f"{name}.bias"][None, None, None]
 
 
-def _residual(params: Params, name: str, x: jax.Array) -> jax.Array:
-    y = jax.nn.relu(_conv(params, f"{name}.net.0", x))
-    y = jax.nn.relu(_conv(params, f"{name}.net.2", y))
-    return x + _conv(params, f"{name}.net.4", y)
+def _codec_residual_block(params: Params, name: str, x: jax.Array) -> jax.Array:
+    y = jax.nn.relu(_codec_convolution(params, f"{name}.net.0", x))
+    y = jax.nn.relu(_codec_convolution(params, f"{name}.net.2", y))
+    return x + _codec_convolution(params, f"{name}.net.4", y)
 
 
 @functools.cache
-def _shapes(config: MaskCodecConfig) -> dict[str, tuple[int, ...]]:
+def _codec_parameter_shapes(config: MaskCodecConfig) -> dict[str, tuple[int, ...]]:
     width, embed = config.width, config.embed_dim
     shapes: dict[str, tuple[int, ...]] = {_CODEBOOK: (NUM_SEG, embed)}
 

@@ -81,12 +81,12 @@ def fit_codec(
     # Which crops are used is drawn, but they stay in the records' order.
     sampled_crops = np.sort(rng.permutation(len(crops))[: config.max_crops])
     data = np.asarray(crops)[sampled_crops].astype(np.float32)
-    with _precisely():
+    with _codec_float64_precision():
         params = {
             name: jnp.asarray(value, jnp.float64)
             for name, value in init_params(config, seeds.init).items()
         }
-        opt_state = _optimizer().init(params)
+        opt_state = _codec_optimizer().init(params)
     loss = np.float64(np.nan)
     # step   0 ............ 1/3 ................................. end
     #        no codebook    codebook starts at the encoder's clusters
@@ -97,12 +97,12 @@ def fit_codec(
     for step in range(config.train_steps):
         if step == free_steps:
             sample = rng.choice(len(data), min(len(data), 256), replace=False)
-            with _precisely():
+            with _codec_float64_precision():
                 params = _start_codebook(params, jnp.asarray(data[sample], jnp.float64), rng)
         batch = data[rng.integers(len(data), size=config.batch_size)]
         # The phase and the rate are arguments, so that one compiled program serves all steps.
         inputs = batch, step >= free_steps, _learning_rate(config, step)
-        with _precisely():
+        with _codec_float64_precision():
             crop_batch, quantized, rate = (jnp.asarray(number, jnp.float64) for number in inputs)
             params, opt_state, loss = _codec_step(params, opt_state, crop_batch, quantized, rate)
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
@@ -159,7 +159,7 @@ def _learning_rate(config: MaskCodecConfig, step: int) -> float:
     return config.peak_lr * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * (1 - progress))
 
 
-def _optimizer(rate: jax.Array | float = 0.0) -> optax.GradientTransformation:
+def _codec_optimizer(rate: jax.Array | float = 0.0) -> optax.GradientTransformation:
     """Returns the optimizer; the rate is an argument, so that one program serves all steps."""
     return optax.chain(
         optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=_B2), optax.scale(-rate)
@@ -177,7 +177,7 @@ def _codec_step(
     loss, gradients = jax.value_and_grad(_codec_loss)(params, crops, quantized)
     # See `train.optimizer.update_params`.
     with jax.numpy_dtype_promotion("standard"):
-        updates, opt_state = _optimizer(rate).update(gradients, opt_state)
+        updates, opt_state = _codec_optimizer(rate).update(gradients, opt_state)
         changed = optax.apply_updates(params, updates)
     return changed, opt_state, loss  # type: ignore[return-value]
 
@@ -234,7 +234,7 @@ def _initial_codebook(
 
 
 @contextlib.contextmanager
-def _precisely() -> Iterator[None]:
+def _codec_float64_precision() -> Iterator[None]:
     """Makes JAX compute in float64; on the host where the accelerator is a TPU, which has none."""
     host = jax.local_devices(backend="cpu")[0] if platform() == "tpu" else None
     with jax.enable_x64(True), jax.default_device(host):

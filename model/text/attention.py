@@ -36,13 +36,15 @@ def rotation(
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
     wavelengths = np.float32(base) ** exponents
     if scaling is not None:
-        wavelengths = _stretched(wavelengths, scaling)
+        wavelengths = _stretch_rope_wavelengths(wavelengths, scaling)
     angles = positions.astype(jnp.float32)[:, :, None, None] / wavelengths[None, None, None]
     # The barrier keeps the compiler from computing the sines again in every layer.
     return Rotation(*jax.lax.optimization_barrier((jnp.sin(angles), jnp.cos(angles))))
 
 
-def _stretched(wavelengths: Float[np.ndarray, " r"], scaling: RopeScaling) -> np.ndarray:
+def _stretch_rope_wavelengths(
+    wavelengths: Float[np.ndarray, " r"], scaling: RopeScaling
+) -> np.ndarray:
     """Returns wavelengths, over 2 pi, of stretched positions."""
     if scaling.kind == "linear":
         return wavelengths * np.float32(scaling.factor)

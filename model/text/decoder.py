@@ -115,21 +115,21 @@ class DecoderBlock(nnx.Module):
         # last block those are the text's, as no output reads the soft tokens after it.
         num_rows = mask.shape[1] if packing is None else packing.count(mask.shape[1])
         y = self.pre_attn_norm(x)
-        key = self._heads(y, self.key, adapter("key"), turn, self.key_norm)
-        value = self._heads(y, self.value, adapter("value"))
+        key = self._project_decoder_heads(y, self.key, adapter("key"), turn, self.key_norm)
+        value = self._project_decoder_heads(y, self.value, adapter("value"))
         x, y = x[:, -num_rows:], y[:, -num_rows:]
         last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
-        query = self._heads(y, self.query, adapter("query"), last, self.query_norm)
+        query = self._project_decoder_heads(y, self.query, adapter("query"), last, self.query_norm)
         if packing is not None:
             key, value, query = map(packing.padded_tokens, (key, value, query))
         read = attend(query, (*past, Keys(key, value, mask)), scale=self.query_scale, cap=cap)
         read = read if packing is None else packing.tokens(read)
-        read = keep_for_backward(_product(read, self.out, adapter("out")))
-        x = x + drop(_normed(read, self.post_attn_norm), 0)
+        read = keep_for_backward(_product_with_adapter(read, self.out, adapter("out")))
+        x = x + drop(_apply_decoder_norm(read, self.post_attn_norm), 0)
         y = drop(self._mlp(self.pre_mlp_norm(x), *map(adapter, ("gate", "up", "down"))), 1)
-        return x + _normed(y, self.post_mlp_norm), (key, value)
+        return x + _apply_decoder_norm(y, self.post_mlp_norm), (key, value)
 
-    def _heads(
+    def _project_decoder_heads(
         self,
         x: Array,
         kernel: nnx.Param,
@@ -140,9 +140,9 @@ class DecoderBlock(nnx.Module):
         matrix = kernel[...].astype(x.dtype).reshape(x.shape[-1], -1, self.head_dim)
         heads = jnp.einsum("bld,dhk->blhk", x, matrix)
         if adapter is not None:
-            flat = _adapted(heads.reshape(*x.shape[:2], -1), x, adapter)
+            flat = _add_adapter_product(heads.reshape(*x.shape[:2], -1), x, adapter)
             heads = flat.reshape(heads.shape)
-        heads = _normed(heads, norm)
+        heads = _apply_decoder_norm(heads, norm)
         heads = heads if turn is None else rotate(heads, turn)
         # Attention reads one head after the other; saved in that layout, nothing is copied later.
         return jnp.swapaxes(keep_for_backward(jnp.swapaxes(heads, 1, 2)), 1, 2)
@@ -154,12 +154,14 @@ class DecoderBlock(nnx.Module):
         up_adapter: Adapter | None,
         down_adapter: Adapter | None,
     ) -> Float[Array, "B L D"]:
-        gate = keep_for_backward(_product(x, self.gate, gate_adapter))
-        up = keep_for_backward(_product(x, self.up, up_adapter))
+        gate = keep_for_backward(_product_with_adapter(x, self.gate, gate_adapter))
+        up = keep_for_backward(_product_with_adapter(x, self.up, up_adapter))
         down = self.down[...].astype(x.dtype)
         product: Array = _gated_product(gate, up, down, self.activation)
         if down_adapter is not None:
-            product = _adapted(product, _gated(gate, up, self.activation), down_adapter)
+            product = _add_adapter_product(
+                product, _gated_activation(gate, up, self.activation), down_adapter
+            )
         return keep_for_backward(product)
 
 
@@ -274,8 +276,8 @@ class Decoder(nnx.Module):
         local_turn = rotation(places, text.head_dim, base) if base else turn
         # One mask for each part that rows attend to: the new rows themselves, then each cached
         # part.
-        masks = [(mask, self._reach(positions, positions, mask))]
-        masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
+        masks = [(mask, self._sliding_window_mask(positions, positions, mask))]
+        masks += [(p.mask, self._sliding_window_mask(positions, p.positions)) for p in past]
 
         # One body for all layers, so that they can be scanned: what differs between them (weights,
         # reach, cache, number) is scanned over, stacked on axis 0.
@@ -286,10 +288,12 @@ class Decoder(nnx.Module):
             block, factors = jax.tree.map(
                 lambda part: gather_weight(part, x.dtype), (block, factors)
             )
-            layer_mask, *cache_masks = [_local(m[:, -rows:], near, is_local) for m, near in masks]
+            layer_mask, *cache_masks = [
+                _layer_attention_mask(m[:, -rows:], near, is_local) for m, near in masks
+            ]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, cache_masks, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
-            angle = _either(local_turn, turn, is_local)
+            angle = _rotation_of_layer(local_turn, turn, is_local)
             x, kv = block(
                 x,
                 angle,
@@ -308,11 +312,11 @@ class Decoder(nnx.Module):
         layer_indices = jnp.arange(text.depth) if dropout else None
         caches = tuple((p.keys, p.values) for p in past)
         layers = (self.blocks, locality, caches, layer_indices, adapters)
-        x, keys_values = self._scan(body, x, layers, num_rows, mask.shape[1])
+        x, keys_values = self._run_decoder_blocks(body, x, layers, num_rows, mask.shape[1])
         count = num_rows if packing is None else packing.count(num_rows)
         return self.final_norm(x[:, -count:]), keys_values
 
-    def _scan(
+    def _run_decoder_blocks(
         self, body: typing.Callable, x: Array, layers: tuple, rows: int, length: int
     ) -> tuple:
         depth = self.model.text.depth
@@ -337,7 +341,7 @@ class Decoder(nnx.Module):
             outputs.append(kv)
         return x, None if outputs[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *outputs)
 
-    def _reach(
+    def _sliding_window_mask(
         self,
         queries: Int32[Array, "B L"],
         keys: Int32[Array, "B S"],
@@ -362,29 +366,31 @@ class Decoder(nnx.Module):
         return near
 
 
-def _local(mask: Bool[Array, "B L S"], near: Bool[Array, "B L S"] | None, is_local: Array) -> Array:
+def _layer_attention_mask(
+    mask: Bool[Array, "B L S"], near: Bool[Array, "B L S"] | None, is_local: Array
+) -> Array:
     return mask if near is None else mask & (near[:, -mask.shape[1] :] | ~is_local)
 
 
-def _either(local: Rotation, full: Rotation, is_local: Array) -> Rotation:
+def _rotation_of_layer(local: Rotation, full: Rotation, is_local: Array) -> Rotation:
     """Returns the rotation of a layer; nothing is chosen where all layers have the same."""
     if local is full:
         return full
     return jax.tree.map(lambda a, b: jnp.where(is_local, a, b), local, full)
 
 
-def _normed(x: Array, norm: RmsNorm | None) -> Array:
+def _apply_decoder_norm(x: Array, norm: RmsNorm | None) -> Array:
     return x if norm is None else norm(x)
 
 
-def _product(
+def _product_with_adapter(
     x: Float[Array, "B L D"], kernel: nnx.Param, adapter: Adapter | None
 ) -> Float[Array, "B L F"]:
     product = x @ kernel[...].astype(x.dtype)
-    return product if adapter is None else _adapted(product, x, adapter)
+    return product if adapter is None else _add_adapter_product(product, x, adapter)
 
 
-def _adapted(
+def _add_adapter_product(
     product: Float[Array, "B L F"], x: Float[Array, "B L D"], adapter: Adapter
 ) -> Float[Array, "B L F"]:
     """Returns the product of rows and a matrix, with the adapter's part added in float32."""
@@ -399,27 +405,27 @@ def _gated_product(
     kernel: Float[Array, "F D"],
     activation: Activation,
 ) -> Float[Array, "B L D"]:
-    return _gated(gate, up, activation) @ kernel
+    return _gated_activation(gate, up, activation) @ kernel
 
 
-def _gated(gate: Array, up: Array, activation: Activation) -> Array:
+def _gated_activation(gate: Array, up: Array, activation: Activation) -> Array:
     if activation == "silu":
         return jax.nn.silu(gate) * up
     return jax.nn.gelu(gate, approximate=True) * up
 
 
-def _backward(
+def _gated_product_backward(
     activation: Activation, saved: tuple[Array, Array, Array], gradient: Array
 ) -> tuple[Array, Array, Array]:
     """Returns the usual gradients, with each wide array computed just once; see `materialize`."""
     gate, up, kernel = saved
     gradient = materialize(gradient)
-    hidden, pull = jax.vjp(lambda *both: _gated(both[0], both[1], activation), gate, up)
+    hidden, pull = jax.vjp(lambda *both: _gated_activation(both[0], both[1], activation), gate, up)
     d_gate, d_up = pull(materialize(jnp.einsum("bld,fd->blf", gradient, kernel)))
     hidden, d_gate, d_up = materialize((hidden, d_gate, d_up))
     return d_gate, d_up, jnp.einsum("blf,bld->fd", hidden, gradient)
 
 
 _gated_product.defvjp(
-    lambda gate, *rest: (_gated_product(gate, *rest), (gate, *rest[:2])), _backward
+    lambda gate, *rest: (_gated_product(gate, *rest), (gate, *rest[:2])), _gated_product_backward
 )

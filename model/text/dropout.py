@@ -50,9 +50,9 @@ class Dropout(typing.NamedTuple):
             rows = jax.vmap(_fold_in_each)(examples, positions)
         else:
             rows = jax.vmap(jax.random.fold_in)(examples[packing.rows], positions[0])[None]
-        return lambda layer: functools.partial(self._drop, rows, layer * _BRANCHES)
+        return lambda layer: functools.partial(self._drop_activations, rows, layer * _BRANCHES)
 
-    def _drop(
+    def _drop_activations(
         self, rows: PRNGKeyArray, first: Int[Array, ""], x: Float[Array, "B N D"], branch: int
     ) -> Float[Array, "B N D"]:
         def keep_mask(key: PRNGKeyArray) -> Array:

@@ -28,7 +28,7 @@ def chunked_losses(
     order, chunks = _in_chunks(decoder.model.loss_chunk, hidden, targets, counting)
     hidden, targets, counting = chunks
     table = decoder.output_table.astype(hidden.dtype)
-    losses = _losses(
+    losses = _chunk_token_losses(
         table, hidden, targets, counting, (decoder.model.final_softcap, label_smoothing)
     )
     losses = jnp.moveaxis(losses, 0, 1).reshape(len(order), -1)[:, : order.shape[1]]
@@ -59,11 +59,13 @@ def weighted_loss(
     chunk = decoder.model.loss_chunk * (num_rows // len(targets))
     _, (hidden, targets, weights) = _in_chunks(chunk, hidden, targets, weights)
     table = decoder.output_table.astype(hidden.dtype)
-    return _sum(table, hidden, targets, weights, (decoder.model.final_softcap, label_smoothing))
+    return _weighted_chunk_loss(
+        table, hidden, targets, weights, (decoder.model.final_softcap, label_smoothing)
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _sum(
+def _weighted_chunk_loss(
     table: Float[Array, "V D"],
     hidden: Float[Array, "N B C D"],
     targets: Int32[Array, "N B C"],
@@ -71,7 +73,9 @@ def _sum(
     cap_and_smoothing: tuple[float, float],
 ) -> Float[Array, ""]:
     """Returns the weighted loss of N chunks."""
-    return jnp.sum(weights * _losses(table, hidden, targets, weights, cap_and_smoothing))
+    return jnp.sum(
+        weights * _chunk_token_losses(table, hidden, targets, weights, cap_and_smoothing)
+    )
 
 
 def _with_gradient(
@@ -92,9 +96,9 @@ def _with_gradient(
         loss, d_table, d_hidden = sums
         # (B, C, V): in the 3B model 16 MB for each row of the batch, at chunks of 16. Everything
         # that needs it is computed before the next chunk replaces it.
-        scores = _scores(hidden[i], table)
+        scores = _vocabulary_scores(hidden[i], table)
         losses = _of_scores(scores, targets[i], cap_and_smoothing)
-        slopes = _slopes(scores, targets[i], cap_and_smoothing)
+        slopes = _vocabulary_loss_slopes(scores, targets[i], cap_and_smoothing)
         d_scores = materialize((weights[i][..., None] * slopes).astype(hidden.dtype))
         full = {"preferred_element_type": jnp.float32}
         d_table += jnp.einsum("bcv,bcd->vd", d_scores, hidden[i], **full)
@@ -109,7 +113,7 @@ def _with_gradient(
     return loss, (gradient[0], gradient[1])
 
 
-def _forward(
+def _chunk_loss_forward(
     table: Array,
     hidden: Array,
     targets: Array,
@@ -120,7 +124,7 @@ def _forward(
     return loss, (d_table.astype(table.dtype), d_hidden)
 
 
-def _backward(
+def _chunk_loss_backward(
     cap_and_smoothing: tuple[float, float], gradients: tuple[Array, Array], factor: Float[Array, ""]
 ) -> tuple:
     del cap_and_smoothing
@@ -128,7 +132,7 @@ def _backward(
     return d_table, d_hidden, None, None
 
 
-_sum.defvjp(_forward, _backward)
+_weighted_chunk_loss.defvjp(_chunk_loss_forward, _chunk_loss_backward)
 
 
 def _in_chunks(
@@ -147,10 +151,14 @@ def _in_chunks(
     order = jnp.argsort(~counting.astype(bool), axis=1, stable=True)
     hidden = jnp.take_along_axis(hidden, order[..., None], axis=1)
     targets, counting = (jnp.take_along_axis(a, order, axis=1) for a in (targets, counting))
-    return order, (_chunks(hidden, chunk), _chunks(targets, chunk), _chunks(counting, chunk))
+    return order, (
+        _chunk_text_positions(hidden, chunk),
+        _chunk_text_positions(targets, chunk),
+        _chunk_text_positions(counting, chunk),
+    )
 
 
-def _losses(
+def _chunk_token_losses(
     table: Array,
     hidden: Array,
     targets: Array,
@@ -160,14 +168,18 @@ def _losses(
     """Returns the losses of N chunks, 0 where a position does not count."""
 
     def body(i: Array, losses: Array) -> Array:
-        chunk_losses = _of_scores(_scores(hidden[i], table), targets[i], cap_and_smoothing)
+        chunk_losses = _of_scores(
+            _vocabulary_scores(hidden[i], table), targets[i], cap_and_smoothing
+        )
         return losses.at[i].set(jnp.where(counting[i].astype(bool), chunk_losses, 0.0))
 
     zeros = pvary(jnp.zeros(targets.shape))
     return jax.lax.fori_loop(0, _num_counting(counting), body, zeros)
 
 
-def _scores(hidden: Float[Array, "B C D"], table: Float[Array, "V D"]) -> Float[Array, "B C V"]:
+def _vocabulary_scores(
+    hidden: Float[Array, "B C D"], table: Float[Array, "V D"]
+) -> Float[Array, "B C V"]:
     return jnp.einsum("bcd,vd->bcv", hidden, table, preferred_element_type=jnp.float32)
 
 
@@ -178,7 +190,7 @@ def _of_scores(
     return smoothed_losses(softcap(scores, cap), targets, smoothing)
 
 
-def _slopes(
+def _vocabulary_loss_slopes(
     scores: Float[Array, "B C V"],
     targets: Int32[Array, "B C"],
     cap_and_smoothing: tuple[float, float],
@@ -222,7 +234,7 @@ def smoothed_losses(
     return -(high * (picked - normalizer) + low * other_log_probs)
 
 
-def _chunks(x: Array, chunk: int) -> Array:
+def _chunk_text_positions(x: Array, chunk: int) -> Array:
     """Returns `x` (B, T, ...) as (T / chunk, B, chunk, ...), padded with zeros."""
     batch, length = x.shape[:2]
     count = -(-length // chunk)

@@ -54,19 +54,19 @@ class Packing(typing.NamedTuple):
 
     def tokens(self, padded: Shaped[Array, "B N *C"]) -> Shaped[Array, "1 M *C"]:
         """Returns slots and texts packed, or texts alone where N is T; 0 where no text is."""
-        return _moved(padded, *self._of(padded.shape[1]))[None]
+        return _move_packed_tokens(padded, *self._packing_tables_for(padded.shape[1]))[None]
 
     def padded_tokens(self, packed: Shaped[Array, "1 M *C"]) -> Shaped[Array, "B N *C"]:
         """Returns slots and texts padded with 0, or texts alone; the inverse of `tokens`."""
         is_whole = packed.shape[1] == len(self.rows)
         tables = self.whole if is_whole else self.text
-        return _moved(packed[0], tables.padded, tables.packed)
+        return _move_packed_tokens(packed[0], tables.padded, tables.packed)
 
     def count(self, num_tokens: int) -> int:
         """Returns how many packed tokens the last tokens of all padded rows are, T or S + T."""
-        return len(self._of(num_tokens).packed.source)
+        return len(self._packing_tables_for(num_tokens).packed.source)
 
-    def _of(self, num_tokens: int) -> _Tables:
+    def _packing_tables_for(self, num_tokens: int) -> _Tables:
         return self.whole if num_tokens == self.whole.padded.source.shape[1] else self.text
 
 
@@ -101,7 +101,7 @@ def pack_texts(lengths: Int32[Array, " B"], num_slots: int, text_len: int, place
 
 
 @jax.custom_vjp
-def _moved(x: Array, to: _Table, back: _Table) -> Array:
+def _move_packed_tokens(x: Array, to: _Table, back: _Table) -> Array:
     """Returns entries of `x` where a table has them, 0 elsewhere; `back` moves them back."""
     axes = back.source.ndim
     entries = jnp.take(x.reshape(-1, *x.shape[axes:]), to.source, axis=0, mode="clip")
@@ -109,15 +109,15 @@ def _moved(x: Array, to: _Table, back: _Table) -> Array:
     return jnp.where(is_any, entries, jnp.zeros_like(entries))
 
 
-def _forward(x: Array, to: _Table, back: _Table) -> tuple[Array, tuple[_Table, _Table]]:
-    return _moved(x, to, back), (to, back)
+def _move_tokens_forward(x: Array, to: _Table, back: _Table) -> tuple[Array, tuple[_Table, _Table]]:
+    return _move_packed_tokens(x, to, back), (to, back)
 
 
-def _backward(tables: tuple[_Table, _Table], gradient: Array) -> tuple:
+def _move_tokens_backward(tables: tuple[_Table, _Table], gradient: Array) -> tuple:
     # JAX's own derivative adds entries up by index (a scatter): slow on a TPU, and on a GPU in any
     # order. Here each goes to one place at most, so it is moved back by the other table.
     to, back = tables
-    return _moved(gradient, back, to), None, None
+    return _move_packed_tokens(gradient, back, to), None, None
 
 
-_moved.defvjp(_forward, _backward)
+_move_packed_tokens.defvjp(_move_tokens_forward, _move_tokens_backward)

@@ -124,12 +124,12 @@ class _ByteLevelPieces:
             )
         (self.newline_id,) = newline
         self.size = self._model.get_vocab_size()
-        self.eos_id, self.bos_id = (self._special(path, names) for names in (_END, _BEGIN))
+        self.eos_id, self.bos_id = (self._special_token_id(path, names) for names in (_END, _BEGIN))
         # It has no padding: rows are filled up with what ends them.
         self.pad_id = self.eos_id
         self.unk_id: int | None = None
 
-    def _special(self, path: str | Path, names: Sequence[str]) -> int:
+    def _special_token_id(self, path: str | Path, names: Sequence[str]) -> int:
         for name in names:
             if (found := self.id_of(name)) is not None:
                 return found

@@ -43,7 +43,7 @@ def train_tokenizer(texts: Iterable[str], out_path: str, vocab_size: int) -> Non
     # as they are. Reproducible: one thread, no shuffling.
     # As Gemma's: digits apart, and the ids of the specials.
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_plain(texts),
+        sentence_iterator=_tokenizer_training_lines(texts),
         model_writer=model,
         model_type="bpe",
         vocab_size=vocab_size,
@@ -67,7 +67,7 @@ def train_tokenizer(texts: Iterable[str], out_path: str, vocab_size: int) -> Non
     Path(out_path).write_bytes(model.getvalue())
 
 
-def _plain(texts: Iterable[str]) -> Iterable[str]:
+def _tokenizer_training_lines(texts: Iterable[str]) -> Iterable[str]:
     for text in texts:
         for line in _MARKERS.sub("", text).splitlines():
             if line.strip():

@@ -171,15 +171,15 @@ class ProgramConfig:
     def __post_init__(self) -> None:
         # First counts, then rates, then lists; a message names the field as in the YAML.
         for name in ("batch_size", "text_len", "num_replicas"):
-            self._require(name, getattr(self, name) >= 1, "at least 1")
+            self._require_stage_setting(name, getattr(self, name) >= 1, "at least 1")
         check_microbatch(self.microbatch)
         check_pack(self.pack)
         if self.exact_shards is not None:
             self._check_exact(self.exact_shards)
-        self._require("grad_clip", self.grad_clip > 0, "positive")
-        self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
-        self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
-        self._require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        self._require_stage_setting("grad_clip", self.grad_clip > 0, "positive")
+        self._require_stage_setting("b2", 0 < self.b2 < 1, "in (0, 1)")
+        self._require_stage_setting("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
+        self._require_stage_setting("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         if self.freeze_vision == "all" and self.freeze_text and self.lora is None:
             raise ValueError(
                 "freeze_vision must be true or false where freeze_text is set, got 'all': nothing "
@@ -187,7 +187,9 @@ class ProgramConfig:
             )
         if self.budgets is not None:
             ok = bool(self.budgets) and all(b >= 1 for b in self.budgets)
-            self._require("budgets", ok, "a list of positive numbers, or none for the connector's")
+            self._require_stage_setting(
+                "budgets", ok, "a list of positive numbers, or none for the connector's"
+            )
 
     @property
     def text_places(self) -> int:
@@ -218,14 +220,16 @@ class ProgramConfig:
         """Refuses what no virtual shards can be made of."""
         sizes = [2**k for k in range(self.batch_size.bit_length()) if self.batch_size % 2**k == 0]
         accepted = f"one of {', '.join(map(str, sizes))} for batch_size={self.batch_size}, or null"
-        self._require("exact_shards", type(shards) is int and shards in sizes, accepted)
+        self._require_stage_setting(
+            "exact_shards", type(shards) is int and shards in sizes, accepted
+        )
         if self.microbatch == "auto":
             raise ValueError(
                 "microbatch must be a number or null with exact_shards, got 'auto': what fits "
                 "differs between devices, and the bytes with it."
             )
 
-    def _require(self, name: str, ok: bool, accepted: str) -> None:
+    def _require_stage_setting(self, name: str, ok: bool, accepted: str) -> None:
         if not ok:
             raise ValueError(f"{name} must be {accepted}, got {getattr(self, name)!r}.")
 
@@ -276,22 +280,32 @@ class TrainConfig(ProgramConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("total_steps", "max_frames", "save_steps", "log_steps"):
-            self._require(name, getattr(self, name) >= 1, "at least 1")
-        self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
-        self._require("peak_lr", self.peak_lr > 0, "positive")
-        self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
-        self._require("schedule", self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}")
-        self._require("weight_decay", self.weight_decay >= 0, "at least 0")
-        self._require("rsqrt_timescale", self.rsqrt_timescale > 0, "positive [steps]")
-        self._require("rsqrt_shift", self.rsqrt_shift >= 0, "at least 0 [steps]")
-        self._require("sampling", self.sampling in SAMPLINGS, f"one of {', '.join(SAMPLINGS)}")
+            self._require_stage_setting(name, getattr(self, name) >= 1, "at least 1")
+        self._require_stage_setting(
+            "epochs", self.epochs is None or self.epochs > 0, "positive, or none"
+        )
+        self._require_stage_setting("peak_lr", self.peak_lr > 0, "positive")
+        self._require_stage_setting(
+            "warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)"
+        )
+        self._require_stage_setting(
+            "schedule", self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}"
+        )
+        self._require_stage_setting("weight_decay", self.weight_decay >= 0, "at least 0")
+        self._require_stage_setting("rsqrt_timescale", self.rsqrt_timescale > 0, "positive [steps]")
+        self._require_stage_setting("rsqrt_shift", self.rsqrt_shift >= 0, "at least 0 [steps]")
+        self._require_stage_setting(
+            "sampling", self.sampling in SAMPLINGS, f"one of {', '.join(SAMPLINGS)}"
+        )
         if self.prompt is not None:
             prompt_template(self.prompt)
         ok = all(weight > 0 for _, weight in self.mixture)
-        self._require("mixture", ok, "(part, weight) pairs with positive weights")
+        self._require_stage_setting("mixture", ok, "(part, weight) pairs with positive weights")
         # Two weights for one part would leave open which of them counts.
         names = [name for name, _ in self.mixture]
-        self._require("mixture", len(set(names)) == len(names), "without repeated parts")
+        self._require_stage_setting(
+            "mixture", len(set(names)) == len(names), "without repeated parts"
+        )
 
     @property
     def batches(self) -> BatchConfig:

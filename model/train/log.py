@@ -140,11 +140,11 @@ class Speed:
         self._model, self._train = model, train
         self._trained = {path.partition("/")[0] for path in trained}
         self._peak = peak_tflops(devices)
-        self._flops_of = functools.lru_cache(maxsize=None)(self._flops)
+        self._flops_of = functools.lru_cache(maxsize=None)(self._training_update_flops)
         self._since: float | None = None
         self._tokens = self._num_flops = 0.0
 
-    def _flops(self, bucket: int, num_images: int, text_tokens: int) -> float:
+    def _training_update_flops(self, bucket: int, num_images: int, text_tokens: int) -> float:
         prompt = Modality(name="", num_images=num_images, text_tokens=text_tokens)
         size, trained = self._train.batch_size, self._trained
         return update_flops(self._model, bucket, prompt, size, trained=trained, with_unread=False)

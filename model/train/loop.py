@@ -272,7 +272,7 @@ def fit(
             for action in due:
                 action.run(Update(num_done, state, metrics))
             if leaves:
-                _leave(points, num_done, train.total_steps)
+                _leave_preempted_stage(points, num_done, train.total_steps)
             # A point is completed in the background: news of it comes at some later step.
             is_new = points.has_new_point()
             if logging in due or is_new:
@@ -316,7 +316,7 @@ def _first_state(
     return 0, make_state(model, params, train, mesh, seeds.init), {}
 
 
-def _leave(points: ResumePoints, num_done: int, total: int) -> NoReturn:
+def _leave_preempted_stage(points: ResumePoints, num_done: int, total: int) -> NoReturn:
     """Raises `PreemptedError` once the state is stored."""
     points.wait()
     # Only the first process's `wait` covers all processes, and one that exits early makes JAX end

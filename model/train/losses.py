@@ -42,7 +42,7 @@ class Losses:
         for step, array in self._unread.items():
             self.last = float(array)
             if not math.isfinite(self.last):
-                raise self._error(step, f"the loss is {self.last}")
+                raise self._not_finite_error(step, f"the loss is {self.last}")
         self._unread.clear()
 
     def check(self, step: int, are_finite: jax.Array) -> None:
@@ -52,11 +52,11 @@ class Losses:
           NotFiniteError: if one is not finite: the losses were, so the step's gradient was not.
         """
         if not bool(are_finite):
-            raise self._error(
+            raise self._not_finite_error(
                 step, "the loss is finite, but the parameters after the update are not"
             )
 
-    def _error(self, step: int, problem: str) -> NotFiniteError:
+    def _not_finite_error(self, step: int, problem: str) -> NotFiniteError:
         draws = self._examples.draws(step)
         ids = ", ".join(self._examples.record(draw).id for draw in draws[:_MAX_IDS])
         more = f" and {len(draws) - _MAX_IDS} more" if len(draws) > _MAX_IDS else ""

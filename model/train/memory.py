@@ -66,12 +66,17 @@ def step_bytes(
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
     # The mean size of a block: a tower holds each parameter of all its blocks in one array.
     layers = [
-        sum(size for path, size in _sizes(model).items() if path.startswith(prefix)) / depth
+        sum(
+            size
+            for path, size in _parameter_element_counts(model).items()
+            if path.startswith(prefix)
+        )
+        / depth
         for prefix, depth in blocks.items()
     ]
     gathered_weights = _BFLOAT16 * 2 * max(layers)
     for table in ("text/embedding", "text/head"):
-        gathered_weights += _BFLOAT16 * _sizes(model).get(table, 0)
+        gathered_weights += _BFLOAT16 * _parameter_element_counts(model).get(table, 0)
         gathered_weights += _FLOAT32 * trained.get(table, 0)
     rows = rows_of_part / passes
     tower_tokens = vision.num_tokens * num_images
@@ -158,7 +163,7 @@ def gathered_bytes(model: ModelConfig) -> float:
 
 def num_params(model: ModelConfig) -> int:
     """Returns the number of a model's parameters."""
-    return sum(_sizes(model).values())
+    return sum(_parameter_element_counts(model).values())
 
 
 def trained_parts(model: ModelConfig, train: TrainConfig) -> set[str]:
@@ -193,7 +198,7 @@ def _split_sizes(model: ModelConfig, train: TrainConfig) -> tuple[dict[str, int]
     return split_frozen(sizes, train)  # type: ignore[arg-type]
 
 
-def _sizes(model: ModelConfig) -> dict[str, int]:
+def _parameter_element_counts(model: ModelConfig) -> dict[str, int]:
     """Returns the number of elements of each parameter, by path."""
     return {path: leaf.size for path, leaf in param_shapes(model).items()}
 

@@ -58,12 +58,12 @@ def optimizer(
     return optax.chain(
         optax.clip_by_global_norm(train.grad_clip),
         optax.scale_by_adam(b1=_B1, b2=train.b2, eps=_EPS),
-        *_rated(train, learning, decay),
+        *_rate_and_decay_transforms(train, learning, decay),
         optax.scale(-1.0),
     )
 
 
-def _rated(
+def _rate_and_decay_transforms(
     train: ProgramConfig,
     learning: Float[Array, ""] | float | PerGroup,
     decay: Float[Array, ""] | float | PerGroup,
@@ -75,7 +75,7 @@ def _rated(
     if not train.groups:
         return (
             optax.scale(learning),  # type: ignore[arg-type]
-            optax.add_decayed_weights(decay, mask=_decayed),  # type: ignore[arg-type]
+            optax.add_decayed_weights(decay, mask=_weight_decay_mask),  # type: ignore[arg-type]
         )
     # The same two steps for each group, with its own numbers; the last chain is for all parameters
     # that are in no group.
@@ -84,7 +84,7 @@ def _rated(
     rates = learning if isinstance(learning, tuple) else (learning,) * num
     decays = decay if isinstance(decay, tuple) else (decay,) * num
     chains: dict[Hashable, optax.GradientTransformation] = {
-        i: optax.chain(*_rated(plain, rates[i], decays[i])) for i in range(num)
+        i: optax.chain(*_rate_and_decay_transforms(plain, rates[i], decays[i])) for i in range(num)
     }
     return (
         optax.partition(chains, lambda params: {path: group_of(train, path) for path in params}),
@@ -139,7 +139,7 @@ def lr_schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     warmup = train.warmup * train.total_steps
     decay = {
         "cosine": optax.cosine_decay_schedule(1.0, max(1.0, train.total_steps - warmup)),  # type: ignore[arg-type]
-        "rsqrt": functools.partial(_rsqrt, train=train),
+        "rsqrt": functools.partial(_inverse_square_root_decay, train=train),
         "constant": optax.constant_schedule(1.0),
     }[train.schedule]
     # A shifted "rsqrt" starts below 1, so its warm-up must end at that level. A warm-up may end
@@ -193,11 +193,13 @@ def frozen_adapters(train: ProgramConfig, paths: Collection[str]) -> list[str]:
     return [group.params for i, group in enumerate(train.groups) if group.lr == 0 and i in reached]
 
 
-def _decayed(params: Flat) -> dict[str, bool]:
+def _weight_decay_mask(params: Flat) -> dict[str, bool]:
     return {path: bool(DECAYED.match(path)) for path in params}
 
 
-def _rsqrt(step: Float[Array, " steps"], train: TrainConfig) -> Float[Array, " steps"]:
+def _inverse_square_root_decay(
+    step: Float[Array, " steps"], train: TrainConfig
+) -> Float[Array, " steps"]:
     """Returns the inverse-square-root decay after warm-up; optax has no such schedule."""
     # During warm-up `step` is negative here. The result is not used, but must not be NaN.
     num_done = jnp.maximum(step, 0.0) + train.rsqrt_shift

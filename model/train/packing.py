@@ -182,11 +182,11 @@ def packed_batches(
         fits = np.full(mesh.local_mesh.size, LENGTH in batch)
         ahead.append((batch, all_of(jax.make_array_from_process_local_data(sharding, fits))))
         if len(ahead) > _AHEAD:
-            yield _agreed(*ahead.popleft())
-    yield from itertools.starmap(_agreed, ahead)
+            yield _drop_lengths_unless_packed(*ahead.popleft())
+    yield from itertools.starmap(_drop_lengths_unless_packed, ahead)
 
 
-def _agreed(batch: Batch, is_packed: jax.Array) -> Batch:
+def _drop_lengths_unless_packed(batch: Batch, is_packed: jax.Array) -> Batch:
     if bool(is_packed):
         return batch
     return {name: array for name, array in batch.items() if name != LENGTH}

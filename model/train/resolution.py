@@ -41,7 +41,7 @@ def resize_positions(
         )
     grid = positions[num_classes:].reshape(old, old, -1).astype(np.float64)
     # Bilinear interpolation is separable: one small matrix serves both rows and columns.
-    weights = _weights(old, new)
+    weights = _position_interpolation_weights(old, new)
     resized = np.einsum("ai,bj,ijc->abc", weights, weights, grid, optimize=True)
     rows = resized.reshape(new * new, -1).astype(positions.dtype)
     return np.concatenate([positions[:num_classes], rows]) if num_classes else rows
@@ -115,7 +115,7 @@ def check_resolutions(small: ModelConfig, large: ModelConfig) -> None:
             )
 
 
-def _weights(old: int, new: int) -> Float[np.ndarray, "N O"]:
+def _position_interpolation_weights(old: int, new: int) -> Float[np.ndarray, "N O"]:
     """Returns the weight of each old place along one axis in each new place."""
     # Three places to five are 0, 0.5, 1, 1.5, 2 of the old ones. The corners stay:
     #

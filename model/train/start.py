@@ -35,7 +35,7 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
 
     # Shapes alone: fresh values are drawn only if the checkpoint lacks some.
     abstract = dict(flatten_params(vlm.abstract_params(model)))
-    loaded = fit_resolution(_loaded(init), abstract, fresh)
+    loaded = fit_resolution(_load_initial_params(init), abstract, fresh)
     # A connector is all the checkpoint's or all fresh, never a mixture of two methods.
     has_connector = any(p.startswith(_FRESH) for p in loaded)
     optional = () if has_connector else _FRESH
@@ -58,7 +58,7 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
     return unflatten_params({path: loaded.get(path, value) for path, value in fresh().items()})
 
 
-def _loaded(init: str) -> dict[str, Any]:
+def _load_initial_params(init: str) -> dict[str, Any]:
     """Returns a checkpoint's parameters by path."""
     if jax.process_count() == 1:
         return dict(flatten_params(load_params(init)))

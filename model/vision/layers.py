@@ -39,11 +39,13 @@ def repeat_rows(
     if jnp.dtype(dtype) == jnp.float32:
         rows = rows.astype(dtype).reshape((1,) * (len(shape) - rows.ndim) + rows.shape)
         return jnp.broadcast_to(rows, shape)
-    return _repeat(rows, shape, dtype, rows.dtype)
+    return _broadcast_vision_rows(rows, shape, dtype, rows.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _repeat(rows: Array, shape: tuple[int, ...], dtype: DTypeLike, rows_dtype: DTypeLike) -> Array:
+def _broadcast_vision_rows(
+    rows: Array, shape: tuple[int, ...], dtype: DTypeLike, rows_dtype: DTypeLike
+) -> Array:
     del rows_dtype
     return jnp.broadcast_to(rows.astype(dtype)[(None,) * (len(shape) - rows.ndim)], shape)
 
@@ -56,7 +58,9 @@ def _repeat_backward(
     return (jnp.sum(gradient.astype(jnp.float32), axis=leading).astype(rows_dtype),)
 
 
-_repeat.defvjp(lambda rows, *static: (_repeat(rows, *static), rows.ndim), _repeat_backward)
+_broadcast_vision_rows.defvjp(
+    lambda rows, *static: (_broadcast_vision_rows(rows, *static), rows.ndim), _repeat_backward
+)
 
 
 class LayerNorm(nnx.Module):
@@ -113,10 +117,10 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Returns the transformed features."""
-        return self.down(materialize(_activated(self.up(x), self.activation)))
+        return self.down(materialize(_gelu_activation(self.up(x), self.activation)))
 
 
-def _activated(x: Array, activation: Activation) -> Array:
+def _gelu_activation(x: Array, activation: Activation) -> Array:
     if activation == "quick_gelu":
         return x * jax.nn.sigmoid(1.702 * x)
     return jax.nn.gelu(x, approximate=True)
@@ -160,14 +164,22 @@ class Attention(nnx.Module):
           values: S value rows, one for each key.
           visible: which keys may be seen, the same for the whole batch; None is all.
         """
-        q = self._heads(self.query, queries) * (queries.shape[-1] // self.num_heads) ** -0.5
-        k, v = self._heads(self.key, keys), self._heads(self.value, values)
+        q = (
+            self._project_vision_heads(self.query, queries)
+            * (queries.shape[-1] // self.num_heads) ** -0.5
+        )
+        k, v = (
+            self._project_vision_heads(self.key, keys),
+            self._project_vision_heads(self.value, values),
+        )
         mask = None if visible is None else visible.reshape(1, 1, -1)
         # As groups of one head, (B, N, H, 1, d): here every query head has a key head of its own.
         read = attention(q[:, :, :, None], k, v, mask, 0.0)
         return self.out(read.reshape(queries.shape))
 
-    def _heads(self, layer: Linear, x: Float[Array, "B N C"]) -> Float[Array, "B N H d"]:
+    def _project_vision_heads(
+        self, layer: Linear, x: Float[Array, "B N C"]
+    ) -> Float[Array, "B N H d"]:
         kernel = layer.kernel[...].astype(x.dtype).reshape(x.shape[-1], self.num_heads, -1)
         bias = layer.bias[...].reshape(self.num_heads, -1)
         return add_row(jnp.einsum("bnc,chd->bnhd", x, kernel), bias)

@@ -115,7 +115,7 @@ class Tower(nnx.Module):
         if images.dtype == jnp.uint8:
             # Bytes 0 … 255 become -1 … 1.
             images = images.astype(jnp.float32) / 127.5 - 1.0
-        x = self.patches(self._standardized(images).astype(dtype))
+        x = self.patches(self._standardize_tower_pixels(images).astype(dtype))
         if self.class_token is not None:
             first = repeat_rows(self.class_token[...], (len(x), 1, x.shape[-1]), dtype)
             x = jnp.concatenate([first, x], axis=1)
@@ -132,14 +132,14 @@ class Tower(nnx.Module):
             body = jax.checkpoint(
                 body,
                 policy=policy(self.remat),
-                prevent_cse=self.unroll > 1,  # See `Decoder._scan`.
+                prevent_cse=self.unroll > 1,  # See `Decoder._run_decoder_blocks`.
             )
         x, _ = jax.lax.scan(body, x, self.blocks, unroll=self.unroll)
         # The class token is no feature.
         x = x if self.class_token is None else x[:, 1:]
         return x if self.norm is None else self.norm(x)
 
-    def _standardized(self, images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
+    def _standardize_tower_pixels(self, images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
         """Returns pixels in [-1, 1] with the family's mean and spread of each color."""
         if (self.mean, self.std) == (_HALF, _HALF):
             return images

@@ -109,10 +109,10 @@ def held_out_program(model: ModelConfig, lora: LoraConfig | None, mesh: Mesh) ->
 
     Adapters stay beside their matrices, as in training: whole weights would be a second copy.
     """
-    return jax.jit(functools.partial(_loss, model=model, lora=lora, mesh=mesh))
+    return jax.jit(functools.partial(_held_out_loss, model=model, lora=lora, mesh=mesh))
 
 
-def _loss(
+def _held_out_loss(
     params: Flat,
     batch: Mapping[str, jax.Array],
     slots: vlm.Slots,

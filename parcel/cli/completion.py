@@ -17,7 +17,7 @@ _ID = re.compile(r"-[0-9a-f]{12}$")
 
 def complete_study(context: typer.Context, incomplete: str) -> list[str]:
     """Returns the studies of the store that begin so."""
-    return [name for name in _runs(context) if name.startswith(incomplete)]
+    return [name for name in _newest_run_by_study(context) if name.startswith(incomplete)]
 
 
 def complete_config(context: typer.Context, incomplete: str) -> list[str]:
@@ -28,7 +28,10 @@ def complete_config(context: typer.Context, incomplete: str) -> list[str]:
     paths = [path for path in sorted(folder.glob("*")) if not path.name.startswith(".")]
     files = [f"{before}{path.name}" for path in paths if path.suffix in (".yaml", ".yml")]
     folders = [f"{before}{path.name}/" for path in paths if path.is_dir()]
-    return [*complete_study(context, incomplete), *_beginning([*files, *folders], incomplete)]
+    return [
+        *complete_study(context, incomplete),
+        *_filter_completions([*files, *folders], incomplete),
+    ]
 
 
 def complete_target(context: typer.Context, incomplete: str) -> list[str]:
@@ -36,38 +39,40 @@ def complete_target(context: typer.Context, incomplete: str) -> list[str]:
     study, slash, _ = incomplete.partition("/")
     if not slash:
         return complete_study(context, incomplete)
-    return _beginning([f"{study}/{cell}" for cell in _cells(context, study)], incomplete)
+    return _filter_completions(
+        [f"{study}/{cell}" for cell in _cells_of_newest_run(context, study)], incomplete
+    )
 
 
 def complete_cell(context: typer.Context, incomplete: str) -> list[str]:
     """Returns the cells that begin so of the study that the command names."""
     # While a command is typed, its words are not yet assigned to its arguments.
     study = context.params.get("run") or next(iter(context.args), "")
-    return _beginning(_cells(context, study), incomplete)
+    return _filter_completions(_cells_of_newest_run(context, study), incomplete)
 
 
-def _beginning(names: list[str], incomplete: str) -> list[str]:
+def _filter_completions(names: list[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _folder(context: typer.Context) -> Path | None:
+def _completion_store_folder(context: typer.Context) -> Path | None:
     uri = context.params.get("store") or DEFAULT_STORE
     folder = Path(uri).expanduser()
     return folder if "://" not in uri and (folder / "runs").is_dir() else None
 
 
-def _runs(context: typer.Context) -> dict[str, str]:
+def _newest_run_by_study(context: typer.Context) -> dict[str, str]:
     """Returns name of a study -> full name of its newest run."""
-    folder = _folder(context)
+    folder = _completion_store_folder(context)
     if folder is None:
         return {}
     records = sorted((folder / "runs").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     return {_ID.sub("", path.stem): path.stem for path in records}
 
 
-def _cells(context: typer.Context, study: str) -> list[str]:
+def _cells_of_newest_run(context: typer.Context, study: str) -> list[str]:
     """Returns the cells of the newest run of a study, as BENCHMARK/METHOD/BUDGET."""
-    folder, run = _folder(context), _runs(context).get(study)
+    folder, run = _completion_store_folder(context), _newest_run_by_study(context).get(study)
     if folder is None or run is None:
         return []
     from infra.store.records import read_run

@@ -110,11 +110,11 @@ def _global_options(
     if debug:
         os.environ["PARCEL_DEBUG"] = "1"
     if context.invoked_subcommand != "doctor":  # Which has a line on each.
-        _check_python_path()
+        _check_command_python_path()
         check_xla_flags()
 
 
-def _check_python_path() -> None:
+def _check_command_python_path() -> None:
     """Raises a `ConfigError` if PYTHONPATH has files that other processes would take for ours."""
     from infra.errors import ConfigError
     from infra.processes.module import PACKAGES, hiding_files, stated_path

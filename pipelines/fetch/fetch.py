@@ -94,9 +94,11 @@ def fetch_data_sets(
             size = path.stat().st_size
             if file.unpack is not None:
                 unpack_archive(path, folder / file.unpack)
-            _write_note(folder, file, {"address": file.address, "sha256": sha256, "size": size})
+            _write_fetch_note(
+                folder, file, {"address": file.address, "sha256": sha256, "size": size}
+            )
         if licence.is_stated:
-            _write_note(folder, file, {"licence": vars(licence)})
+            _write_fetch_note(folder, file, {"licence": vars(licence)})
         if on_file is not None:
             on_file(name, file, "there" if present_sha256 else sha256)
 
@@ -104,7 +106,7 @@ def fetch_data_sets(
     folders = sorted({root / data_set.folder for data_set in data_sets.values()})
     with contextlib.ExitStack() as stack:
         for folder in folders:
-            stack.enter_context(_alone(folder, on_wait))
+            stack.enter_context(_lock_fetch_folder(folder, on_wait))
         _check_disk(data_sets, root)
         with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
             jobs = [
@@ -119,7 +121,7 @@ def fetch_data_sets(
 
 
 @contextlib.contextmanager
-def _alone(folder: Path, on_wait: Callable[[Path], None] | None) -> Iterator[None]:
+def _lock_fetch_folder(folder: Path, on_wait: Callable[[Path], None] | None) -> Iterator[None]:
     """Has other processes that fetch into a folder wait; not on file systems without such locks."""
     folder.mkdir(parents=True, exist_ok=True)
     # Of the folder itself, so that no file is left among the data. The kernel frees it.
@@ -233,7 +235,7 @@ def read_licence(folder: Path) -> Licence:
     )
 
 
-def _write_note(folder: Path, file: RemoteFile, fields: Mapping[str, object]) -> None:
+def _write_fetch_note(folder: Path, file: RemoteFile, fields: Mapping[str, object]) -> None:
     with _NOTING:
         notes = _read_notes(folder)
         note = {**notes.get(file.name, {}), **fields}

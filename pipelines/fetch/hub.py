@@ -81,7 +81,8 @@ def list_weights(data_set: DataSet, folder: Path) -> DataSet:
             raise ValueError("its commit is none of git")
     except (KeyError, TypeError, ValueError) as error:
         raise DownloadError(
-            f"{_endpoint()} does not list {repository} as the Hub does: {one_line(repr(error))}."
+            f"{_hub_endpoint()} does not list {repository} as the Hub does: "
+            f"{one_line(repr(error))}."
         ) from None
     if not any(_WEIGHTS.fullmatch(file.name) for file in files):
         others = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".h5", ".gguf"))]
@@ -115,8 +116,8 @@ def check_terms(name: str, data_set: DataSet, *, is_accepted: bool) -> None:
             f"{data_set.licence_page or data_set.page}: read it, and accept it with "
             f"--accept-licence."
         )
-    if data_set.gated and not _token():
-        raise ConfigError(_gated(data_set.hub.partition("@")[0]))
+    if data_set.gated and not _hub_token():
+        raise ConfigError(_describe_gated_repository(data_set.hub.partition("@")[0]))
 
 
 def download_from_hub(address: str, path: Path, **options: Any) -> str:
@@ -126,7 +127,7 @@ def download_from_hub(address: str, path: Path, **options: Any) -> str:
       DownloadError: as `download`.
     """
     try:
-        return download(address, path, secrets=_secrets(address), **options)
+        return download(address, path, secrets=_hub_secret_headers(address), **options)
     except DownloadRefusedError as error:
         raise DownloadError(_describe_refusal(address, error)) from None
 
@@ -149,7 +150,7 @@ def _fetched_commit(folder: Path, repository: str) -> str:
 
 
 def _read_listing(repository: str, revision: str) -> dict[str, Any]:
-    address = f"{_endpoint()}/api/models/{repository}/revision/{quote(revision, safe='')}"
+    address = f"{_hub_endpoint()}/api/models/{repository}/revision/{quote(revision, safe='')}"
     with tempfile.TemporaryDirectory(prefix="parcel-fetch-") as folder:
         path = Path(folder, "listing.json")
         download_from_hub(f"{address}?blobs=true", path, max_size=_MAX_LISTING)
@@ -173,7 +174,7 @@ def _remote_file(repository: str, commit: str, entry: Mapping[str, Any]) -> Remo
         raise ValueError(f"{name} has the digest {digest}")
     if type(size) is not int or size < 0:
         raise ValueError(f"{name} has the size {size!r}")
-    address = f"{_endpoint()}/{repository}/resolve/{commit}/{name}"
+    address = f"{_hub_endpoint()}/{repository}/resolve/{commit}/{name}"
     return RemoteFile(address=address, digest=digest, size=size, path=name)
 
 
@@ -189,7 +190,7 @@ def _stated_licence(listing: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _endpoint() -> str:
+def _hub_endpoint() -> str:
     address = (os.environ.get(ENDPOINT) or _HUB).rstrip("/")
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
@@ -197,58 +198,58 @@ def _endpoint() -> str:
     return address
 
 
-def _token() -> str:
+def _hub_token() -> str:
     return (os.environ.get(TOKEN) or "").strip()
 
 
-def _secrets(address: str) -> dict[str, str]:
+def _hub_secret_headers(address: str) -> dict[str, str]:
     """Returns the headers for an address that only the Hub may see; {} for any other server."""
-    token, host = _token(), urlsplit(address)
-    if not token or not address.startswith(f"{_endpoint()}/"):
+    token, host = _hub_token(), urlsplit(address)
+    if not token or not address.startswith(f"{_hub_endpoint()}/"):
         return {}
     # Checked here: an error of the HTTP library would quote the token.
     if not re.fullmatch(r"[!-~]+", token):
         raise ConfigError(f"{TOKEN} must be one word of letters, digits and signs; it has others.")
     if host.scheme != "https" and host.hostname not in _LOOPBACK:
         raise ConfigError(
-            f"{ENDPOINT} must begin with https:// where {TOKEN} is set, got {_endpoint()}: anyone "
-            f"on the way could read the token."
+            f"{ENDPOINT} must begin with https:// where {TOKEN} is set, got {_hub_endpoint()}: "
+            f"anyone on the way could read the token."
         )
     return {"Authorization": f"Bearer {token}"}
 
 
-def _gated(repository: str) -> str:
+def _describe_gated_repository(repository: str) -> str:
     return (
-        f"{repository} is gated: ask for access at {_endpoint()}/{repository}, then set {TOKEN} "
-        f"to a token of that account."
+        f"{repository} is gated: ask for access at {_hub_endpoint()}/{repository}, then set "
+        f"{TOKEN} to a token of that account."
     )
 
 
 def _describe_refusal(address: str, error: DownloadRefusedError) -> str:
     """Returns what a refusal of the Hub means, in one line; of another server, its own message."""
     match = _REQUESTED.search(address)
-    if match is None or not address.startswith(f"{_endpoint()}/"):
+    if match is None or not address.startswith(f"{_hub_endpoint()}/"):
         return str(error)
     repository, revision = match[1], unquote(match[2])
     # 401 stands for three things, which `X-Error-Code` and `X-Error-Message` tell apart: no token
     # for a gated repository, a wrong token, and no repository of that name that one may see.
     code = error.headers.get("X-Error-Code") or ""
     message = one_line(error.headers.get("X-Error-Message") or "")
-    if code == "GatedRepo" and _token():
+    if code == "GatedRepo" and _hub_token():
         return (
             f"{repository} is gated, and the account of {TOKEN} has no access: ask for it at "
-            f"{_endpoint()}/{repository}; a fine-grained token needs the right to read gated "
+            f"{_hub_endpoint()}/{repository}; a fine-grained token needs the right to read gated "
             f"repositories, too."
         )
     if code == "GatedRepo":
-        return _gated(repository)
+        return _describe_gated_repository(repository)
     if code == "RevisionNotFound":
         return f"{repository} has no revision {revision}."
     if error.status == 401 and "credentials" in message:
         return f"The Hub does not accept {TOKEN}, which is misspelt or expired."
     if code == "RepoNotFound" or error.status == 401 or (error.status == 404 and not code):
         return (
-            f"{_endpoint()} has no {repository}, or it is private: check the name, and that "
+            f"{_hub_endpoint()} has no {repository}, or it is private: check the name, and that "
             f"{TOKEN} is of an account that may read it."
         )
     return f"{error} {message}".strip()

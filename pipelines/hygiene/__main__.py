@@ -10,7 +10,7 @@ from pipelines.hygiene.screen import HygieneConfig, screen_dataset
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Screens one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
-    options = _parser().parse_args(arguments)
+    options = _hygiene_parser().parse_args(arguments)
     against = {}
     for entry in options.against:
         # "chartqa=prepared/chartqa", or a folder alone, which then is its own name.
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _hygiene_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pipelines.hygiene",
         description="Reports, or removes, duplicates and pictures of evaluation sets.",

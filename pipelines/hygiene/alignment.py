@@ -49,7 +49,10 @@ def align_fingerprints(
             common = common - np.median(common, axis=axis, keepdims=True)
         overlap = np.zeros_like(fields)
         overlap[:, down[:, None], across] = common
-        pair.append(_blur(overlap, _FINE_BLUR) - _blur(overlap, _BACKGROUND))
+        pair.append(
+            _blur_fingerprint_fields(overlap, _FINE_BLUR)
+            - _blur_fingerprint_fields(overlap, _BACKGROUND)
+        )
     norms = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
     return float((pair[0] * pair[1]).sum() / max(norms, 1e-6)), fitted
 
@@ -65,13 +68,16 @@ def _fit_crop(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> 
     # A strong blur first, which lets edges that lie far apart attract each other; then a weak one
     # for precision.
     for blur, iterations in _LEVELS:
-        q, o = _unit_norm(_blur(query, blur)), _unit_norm(_blur(other, blur))
+        q, o = (
+            _unit_norm(_blur_fingerprint_fields(query, blur)),
+            _unit_norm(_blur_fingerprint_fields(other, blur)),
+        )
         slope_down, slope_across = np.gradient(o, 1 / SIDE, axis=(1, 2))
         for _ in range(iterations):
             # Lay `other` over the query as the current crop has it, and ask how each of the four
             # parameters would change the difference that is left.
             rows, columns = (interpolation_matrix(*axis) for axis in _crop_axes(parameters))
-            inside = _overlap(rows, columns)
+            inside = _fingerprint_overlap(rows, columns)
             laid, dx, dy = (rows @ f @ columns.T * inside for f in (o, slope_across, slope_down))
             gain = (laid * q).sum() / max((laid * laid).sum(), 1e-9)
             residual = (q * inside - gain * laid).reshape(-1)
@@ -92,7 +98,7 @@ def _crop_axes(parameters: np.ndarray) -> tuple[Axis, Axis]:
     return (down, low + (1 - down) / 2), (across, right + (1 - across) / 2)
 
 
-def _overlap(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _fingerprint_overlap(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Returns 1 in the overlap of both maps, else 0: (64, 64)."""
     down, across = ((m.sum(1) > 0.99).astype(np.float32) for m in (rows, columns))
     return down[:, None] * across
@@ -102,7 +108,7 @@ def _unit_norm(fields: np.ndarray) -> np.ndarray:
     return fields / max(float(np.linalg.norm(fields)), 1e-6)
 
 
-def _blur(fields: np.ndarray, sigma: float) -> np.ndarray:
+def _blur_fingerprint_fields(fields: np.ndarray, sigma: float) -> np.ndarray:
     kernel = gaussian_matrix(SIDE, sigma)
     return kernel @ fields @ kernel.T
 

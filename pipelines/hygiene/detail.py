@@ -46,7 +46,7 @@ class FineEdges:
         self._image = small
 
     @functools.cached_property
-    def _edges(self) -> np.ndarray:
+    def _picture_edge_fields(self) -> np.ndarray:
         return edge_fields(self._image)[0]
 
     def likeness(self, other: "FineEdges", crop: tuple[Axis, Axis]) -> float:
@@ -70,7 +70,10 @@ class FineEdges:
         )
         rows, columns = _indices_inside(down, top), _indices_inside(across, left)
         overlap = (slice(None), rows[:, None], columns)
-        a, b = (_fine_detail(fields, overlap) for fields in (self._edges, edge_fields(laid)[0]))
+        a, b = (
+            _fine_detail(fields, overlap)
+            for fields in (self._picture_edge_fields, edge_fields(laid)[0])
+        )
         agreed, weights = _block_correlations(a, b)
         weights = weights * _block_coverage(rows)[:, None] * _block_coverage(columns)
         # Less than one block with edges is left in the overlap: nothing to judge by.

@@ -74,7 +74,7 @@ class PictureIndex:
         for start in range(0, len(prints), _BATCH):
             batch = np.stack(prints[start : start + _BATCH])
             limits = None if row_limits is None else row_limits[start : start + _BATCH]
-            for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
+            for query, rows in zip(batch, self._shortlist_pictures(batch, limits), strict=True):
                 neighbours = self._compare_candidates(
                     query, rows, functools.partial(image, len(results))
                 )
@@ -99,7 +99,7 @@ class PictureIndex:
             detail = detail or FineEdges(image())
             yield SimilarPicture(row, detail.likeness(FineEdges(self._image(row)), fitted))
 
-    def _shortlist(
+    def _shortlist_pictures(
         self, batch: np.ndarray, limits: list[int] | None
     ) -> list[list[tuple[int, tuple[Axis, Axis]]]]:
         """Returns, for each query, the rows to align, each with the crop that fits best."""

@@ -40,12 +40,14 @@ def read_header(data: bytes) -> PictureHeader | None:
             warnings.simplefilter("ignore")  # Of a size that preparing refuses in its own words.
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 has_alpha = "A" in image.getbands() or "transparency" in image.info
-                return PictureHeader(image.mode, *image.size, has_alpha, _bits(image, data))
+                return PictureHeader(
+                    image.mode, *image.size, has_alpha, _picture_bit_depth(image, data)
+                )
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None  # Decoding says why.
 
 
-def _bits(image: Image.Image, data: bytes) -> int:
+def _picture_bit_depth(image: Image.Image, data: bytes) -> int:
     if image.format == "PNG":
         return data[_PNG_BITS]
     if image.format == "TIFF":

@@ -115,7 +115,7 @@ def decode_opaque(data: bytes, spec: ImageSpec) -> tuple[Image.Image, bool]:
             opened.load()  # A truncated file only fails here.
             ImageOps.exif_transpose(opened, in_place=True)
             bits = _gray_bits(opened, data)
-            alpha = _alpha(opened, bits)
+            alpha = _image_opacity(opened, bits)
             opened.info.pop("transparency", None)  # Known by now; conversions would warn of it.
             if alpha is not None and alpha.getextrema()[1] == 0:
                 # Windows ignores a BMP's alpha, so its programs leave it at 0.
@@ -305,7 +305,7 @@ def _gray_bits(image: Image.Image, data: bytes) -> int:
     return 16 if image.mode.startswith("I;16") else 8
 
 
-def _alpha(image: Image.Image, bits: int) -> Image.Image | None:
+def _image_opacity(image: Image.Image, bits: int) -> Image.Image | None:
     """Returns the opacity of an image's pixels; None if it has no transparency.
 
     Raises:

@@ -24,7 +24,7 @@ _LISTS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
-    options = vars(_parser().parse_args(arguments))
+    options = vars(_prepare_parser().parse_args(arguments))
     # These say what is prepared and where it goes; every other option is a field of the config.
     request = {name: options.pop(name) for name in ("source", "split", "data_root", "out", "path")}
     options["runner_options"] = tuple(f"--{option}" for option in options["runner_options"])
@@ -58,7 +58,7 @@ def _print_progress(num_done: int, total: int) -> None:
     print(f"{num_done} of {total} items", file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _prepare_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pipelines.prepare",
         description="Writes a TFRecord dataset from a corpus in its published layout.",

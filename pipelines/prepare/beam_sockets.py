@@ -96,10 +96,10 @@ class PrivateServer(beam.GrpcServer):
         self._folder = _socket_folder() if is_on_one_machine else None
 
         # Beam gives each service a server of its own, so that none waits for another's buffers.
-        self.control_server, self.control_port = self._server("control")
-        self.data_server, self.data_port = self._server("data")
-        self.state_server, self.state_port = self._server("state")
-        self.logging_server, self.logging_port = self._server("logging")
+        self.control_server, self.control_port = self._open_grpc_server("control")
+        self.data_server, self.data_port = self._open_grpc_server("data")
+        self.state_server, self.state_port = self._open_grpc_server("state")
+        self.logging_server, self.logging_port = self._open_grpc_server("logging")
 
         self.control_handler = beam.BeamFnControlServicer(worker_manager)
         self.data_plane_handler = BeamFnDataServicer(beam.DATA_BUFFER_TIME_LIMIT_MS)
@@ -128,7 +128,7 @@ class PrivateServer(beam.GrpcServer):
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _server(self, name: str) -> tuple[grpc.Server, Any]:
+    def _open_grpc_server(self, name: str) -> tuple[grpc.Server, Any]:
         """Returns a server and where it listens: a socket's address or a port's number."""
         # A socket's address needs no port, and its folder's mode (0700) is the password.
         threads: Any = thread_pool_executor.shared_unbounded_instance()
@@ -164,10 +164,10 @@ class ProcessWorker(_AtSocket, _PROCESS_WORKER):
 
     def start_worker(self) -> None:
         """Starts the process, and a thread that waits for it."""
-        self.worker_thread = threading.Thread(name="run_worker", target=self._run)
+        self.worker_thread = threading.Thread(name="run_worker", target=self._run_worker_process)
         self.worker_thread.start()
 
-    def _run(self) -> None:
+    def _run_worker_process(self) -> None:
         # The environment that Beam's own handler sets, except that log lines go to the server's
         # service instead of a port that is opened for this process alone.
         options = self.provision_info.provision_info.pipeline_options

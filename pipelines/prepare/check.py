@@ -235,7 +235,9 @@ class _Check:
             unpacked = _NumberedMedia(file, None if self._open_all else ())
             corpus = job.corpus(self._root, unpacked)
             lines = sorted_lines(
-                self._lines(items_of_units(job, corpus, [""])), item_id, str(self._folder)
+                self._numbered_item_lines(items_of_units(job, corpus, [""])),
+                item_id,
+                str(self._folder),
             )
             # The first line comes when all are listed: only then is known what is drawn.
             first = next(lines, None)
@@ -243,7 +245,7 @@ class _Check:
                 self._unpack_drawn(_NumberedMedia(file, wanted))
             omissions = {*corpus.omissions(), *spec.omissions_of(corpus, job.split)}
             entries = itertools.chain(() if first is None else (first,), lines)
-            for items, opened in self._opened_items(_batches(self._to_open(entries))):
+            for items, opened in self._opened_items(_batch_item_groups(self._to_open(entries))):
                 self._facts.add(opened.facts)
                 for item, reject in zip(items, opened.rejects, strict=True):
                     self._note_result(item, reject)
@@ -271,13 +273,13 @@ class _Check:
             duplicates=tuple(self._duplicates),
             num_duplicates=self._num_duplicates,
             pictures=_picture_facts(self._facts),
-            clip_seconds=_spread(self._facts.clip_seconds),
+            clip_seconds=_spread_of_values(self._facts.clip_seconds),
             num_dropped=self._dropped.total(),
             expected_rejects=expected,
-            failure=self._failure(expected),
+            failure=self._describe_prepare_failure(expected),
         )
 
-    def _failure(self, expected: float) -> str:
+    def _describe_prepare_failure(self, expected: float) -> str:
         """Returns why preparing would fail, as the end of a sentence; "" if it would not."""
         if self._num_inputs and self._dropped.total() == self._num_inputs:
             return f"all {self._num_inputs:,} inputs were dropped by licences.allow"
@@ -326,7 +328,7 @@ class _Check:
                 yield items, opened.result()[0]
                 report(items)
 
-    def _lines(self, entries: Iterable[Item | Reject]) -> Iterator[str]:
+    def _numbered_item_lines(self, entries: Iterable[Item | Reject]) -> Iterator[str]:
         """Yields the line of each item, with its number in reading order after a tab."""
         for number, entry in enumerate(entries, start=1):
             self._num_inputs += 1
@@ -355,7 +357,7 @@ class _Check:
             is_clip, to_open = False, []
             # Of one id there may be several.
             for identity, same in itertools.groupby(group, item_id):
-                listed = [self._item(line) for line in same]
+                listed = [self._parse_item_line(line) for line in same]
                 is_clip, is_double = _is_clip(listed[0][1]), len(listed) > 1
                 is_drawn = key in self._drawn[is_clip]
                 media.update(m for _, item in listed for m in item.media)
@@ -381,7 +383,7 @@ class _Check:
                 self._opened[is_clip] += len(media)
                 yield to_open
 
-    def _item(self, line: str) -> tuple[int, Item]:
+    def _parse_item_line(self, line: str) -> tuple[int, Item]:
         text, _, number = line.rpartition("\t")
         item = Item.from_json(text)
         if not self._places:
@@ -423,7 +425,7 @@ class _Check:
         return self._unopened[is_clip] * self._drawn_rejects[is_clip] / num if num else 0.0
 
 
-def _batches(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
+def _batch_item_groups(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
     """Yields the items of several groups together: as much as takes some seconds at most."""
     batch: list[Item] = []
     weight = 0
@@ -439,7 +441,7 @@ def _batches(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
 
 def _picture_facts(facts: MediaFacts) -> PictureFacts | None:
     """Returns the modes and sizes of pictures; None if none has a header."""
-    width, height = _spread(facts.widths), _spread(facts.heights)
+    width, height = _spread_of_values(facts.widths), _spread_of_values(facts.heights)
     if width is None or height is None:
         return None
     return PictureFacts(
@@ -521,7 +523,7 @@ class _NumberedMedia(UnpackedMedia):
         return {"store": _STORE, "offset": number, "size": len(data)}
 
 
-def _spread(counts: Mapping[float, int]) -> Spread | None:
+def _spread_of_values(counts: Mapping[float, int]) -> Spread | None:
     """Returns the spread of values, each with its number; None if there are none."""
     if not counts:
         return None

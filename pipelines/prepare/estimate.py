@@ -174,10 +174,12 @@ class _SampleWriter:
         work_folder = WorkFolder(self._job)
         # Pictures are dealt to the groups like cards, so each group is a small sample of the same
         # kind; how much the groups differ says how far the estimate may be off.
-        listed, num_pieces, list_s = self._list(work_folder, units)
-        drawn_pictures = self._draw(work_folder, num_pieces, self._count)
+        listed, num_pieces, list_s = self._list_and_cut_units(work_folder, units)
+        drawn_pictures = self._draw_sample_pictures(work_folder, num_pieces, self._count)
         dealt = [drawn_pictures[start::_GROUPS] for start in range(_GROUPS)]
-        groups = self._write(work_folder, num_pieces, [pictures for pictures in dealt if pictures])
+        groups = self._write_sample_pieces(
+            work_folder, num_pieces, [pictures for pictures in dealt if pictures]
+        )
         # Rows that no item could be made of are inputs as well.
         num_listed = listed.num_items + listed.num_rejects
         # The part has items and rejects in the same proportion as all that was listed.
@@ -211,10 +213,11 @@ class _SampleWriter:
         # scaled to its own number of items first, then all units' by their bytes.
         count_per_unit = math.ceil(self._count / len(drawn_units))
         listed_units = [
-            self._unit(number, unit, count_per_unit) for number, unit in enumerate(drawn_units)
+            self._list_and_prepare_unit(number, unit, count_per_unit)
+            for number, unit in enumerate(drawn_units)
         ]
         sizes = [unit.size for unit in listed_units]
-        total_size = sum(map(self._size, units))
+        total_size = sum(map(self._unit_file_bytes, units))
         nums_listed = [unit.listed.num_items + unit.listed.num_rejects for unit in listed_units]
         inputs = _scale_to_dataset(nums_listed, sizes, total_size)
         # The share of all inputs that the requested part of the split takes; 1 for a whole split.
@@ -243,16 +246,18 @@ class _SampleWriter:
             core_s=of_units([group.core_s for group in groups], listing=True),
         )
 
-    def _unit(self, number: int, unit: str, count: int) -> _ListedUnit:
+    def _list_and_prepare_unit(self, number: int, unit: str, count: int) -> _ListedUnit:
         """Lists a unit and prepares some of it; its unpacked files are deleted at the end."""
         with tempfile.TemporaryDirectory(prefix=f"{number}-", dir=self._job.work) as work:
             work_folder = WorkFolder(dataclasses.replace(self._job, work=work))
-            listed, num_pieces, list_s = self._list(work_folder, [unit])
-            pictures = self._draw(work_folder, num_pieces, count)
-            (group,) = self._write(work_folder, num_pieces, [pictures])
-        return _ListedUnit(self._size(unit), listed, list_s, group)
+            listed, num_pieces, list_s = self._list_and_cut_units(work_folder, [unit])
+            pictures = self._draw_sample_pictures(work_folder, num_pieces, count)
+            (group,) = self._write_sample_pieces(work_folder, num_pieces, [pictures])
+        return _ListedUnit(self._unit_file_bytes(unit), listed, list_s, group)
 
-    def _list(self, work_folder: WorkFolder, units: Sequence[str]) -> tuple[ListTotals, int, float]:
+    def _list_and_cut_units(
+        self, work_folder: WorkFolder, units: Sequence[str]
+    ) -> tuple[ListTotals, int, float]:
         """Lists units and cuts their items; returns totals, pieces and processor time [s]."""
         began = self._core_s()
         lists = [
@@ -265,7 +270,9 @@ class _SampleWriter:
             totals = totals + totals_of_list
         return totals, num_pieces, self._core_s() - began
 
-    def _draw(self, work_folder: WorkFolder, num_pieces: int, count: int) -> list[list[str]]:
+    def _draw_sample_pictures(
+        self, work_folder: WorkFolder, num_pieces: int, count: int
+    ) -> list[list[str]]:
         """Returns pictures in random order, each as the lines of the items that show it.
 
         Together they have at least `count` items, if there are so many, and at least two pictures.
@@ -285,7 +292,7 @@ class _SampleWriter:
                     num -= len(heapq.heappop(heap)[2])
         return [lines for *_, lines in sorted(heap, reverse=True)]
 
-    def _write(
+    def _write_sample_pieces(
         self, work_folder: WorkFolder, num_pieces: int, groups: Sequence[Sequence[list[str]]]
     ) -> list[_PreparedGroup]:
         """Writes each group of pictures as a further piece of the shard, and measures it."""
@@ -314,9 +321,9 @@ class _SampleWriter:
             seconds += running.user + running.system
         return seconds
 
-    def _size(self, unit: str) -> int:
+    def _unit_file_bytes(self, unit: str) -> int:
         """Returns a unit's bytes; 1 if its files are not known before reading."""
-        files = self._job.spec.files_of_unit(self._corpus, unit)
+        files = self._job.spec.files_of_unit(self._corpus_of_job, unit)
         return sum(map(_file_size, files)) or 1
 
     def _num_in_part(self, num_inputs: float) -> float:
@@ -326,7 +333,7 @@ class _SampleWriter:
         return len(range(round(num_inputs))[slice_bounds(self._part, round(num_inputs))])
 
     @functools.cached_property
-    def _corpus(self) -> Corpus:
+    def _corpus_of_job(self) -> Corpus:
         """The source's folder, kept because it remembers the names in a bucket."""
         return WorkFolder(self._job).corpus(UnpackedMedia())
 

@@ -146,12 +146,16 @@ def add_prepare_steps(
     #   by archive:  (shard, piece, [archive])
     #   by id:       (list, [units]) ─▶ totals of all lists ─▶ (shard, piece)
     if job.by_archive:
-        pieces = _spread(job, "SpreadArchives", _name(pipeline, "NameArchives", archives))
+        pieces = _spread_over_workers(
+            job, "SpreadArchives", _create_name_collection(pipeline, "NameArchives", archives)
+        )
     else:
         # Every worker that cuts a shard needs all lists, so their totals are a barrier: a side
         # input exists only once each list has been written.
         totals = (
-            _spread(job, "SpreadUnits", _name(pipeline, "NameUnits", units))
+            _spread_over_workers(
+                job, "SpreadUnits", _create_name_collection(pipeline, "NameUnits", units)
+            )
             | "ListUnits" >> _add_step(job, steps.list_step, ListTotals)
             | "SumUp" >> beam.CombineGlobally(_add_totals).as_singleton_view()
         )
@@ -159,15 +163,19 @@ def add_prepare_steps(
         # of list numbers passes the same kind of barrier.
         if job.part:
             totals = (
-                _spread(job, "SpreadLists", _name(pipeline, "NameLists", range(len(units))))
+                _spread_over_workers(
+                    job,
+                    "SpreadLists",
+                    _create_name_collection(pipeline, "NameLists", range(len(units))),
+                )
                 | "NarrowLists" >> _add_step(job, steps.narrow_step, ListTotals, len(units), totals)
                 | "SumUpPart" >> beam.CombineGlobally(_add_totals).as_singleton_view()
             )
-        shards = _name(pipeline, "NameShards", range(job.config.num_shards))
-        pieces = _spread(
+        shards = _create_name_collection(pipeline, "NameShards", range(job.config.num_shards))
+        pieces = _spread_over_workers(
             job,
             "SpreadPieces",
-            _spread(job, "SpreadShards", shards)
+            _spread_over_workers(job, "SpreadShards", shards)
             | "CutShards" >> _add_step(job, steps.cut_step, tuple[int, int], len(units), totals),
         )
     piece_reports = pieces | "WritePieces" >> _add_step(
@@ -188,12 +196,12 @@ def add_prepare_steps(
     )
 
 
-def _name(pipeline: beam.Pipeline, label: str, names: Iterable[Any]) -> Any:
+def _create_name_collection(pipeline: beam.Pipeline, label: str, names: Iterable[Any]) -> Any:
     """Returns names and numbers as a collection."""
     return pipeline | label >> beam.Create(names, reshuffle=False)
 
 
-def _spread(job: PrepareJob, label: str, elements: Any) -> Any:
+def _spread_over_workers(job: PrepareJob, label: str, elements: Any) -> Any:
     """Returns the elements, for any worker to take.
 
     A `WorkerPool` needs no reshuffle for that: each of its processes takes the next element. Each
@@ -341,7 +349,9 @@ def run_naming_pipeline(job: PrepareJob, units: Sequence[Units]) -> None:
     """
 
     def build_naming(pipeline: beam.Pipeline) -> None:
-        names = _spread(job, "SpreadUnits", _name(pipeline, "NameUnits", units))
+        names = _spread_over_workers(
+            job, "SpreadUnits", _create_name_collection(pipeline, "NameUnits", units)
+        )
         _ = names | "NameFiles" >> _add_step(job, steps.names_step, int)
 
     _supervise_runner(job, build_naming, job.config.timeout_s, lambda: None)

@@ -76,7 +76,7 @@ class LicencesConfig:
             if licence in known or licence in stated:
                 continue
             others = [name for name in stated if name not in self.allow]
-            if near := _nearest(licence, others, with_slips=with_slips):
+            if near := _nearest_licence(licence, others, with_slips=with_slips):
                 raise ValueError(
                     f"licences.allow must name licences as they are stated, got {licence!r}, which "
                     f"nothing states; the nearest is {near!r}, of {stated[near]}. Write that one."
@@ -91,17 +91,17 @@ def dropped_licence(reject: Mapping[str, str]) -> str | None:
     return "" if licence == NONE_STATED else licence
 
 
-def _nearest(licence: str, stated: Iterable[str], *, with_slips: bool) -> str:
+def _nearest_licence(licence: str, stated: Iterable[str], *, with_slips: bool) -> str:
     """Returns the licence that was probably meant; "" if none is near enough."""
     # "CC BY 4.0" and "cc-by-4.0" are "ccby40"; of other words, a slip of one or two letters counts.
-    plain = {_plain(name): name for name in sorted(stated, reverse=True)}
-    if _plain(licence) in plain:
-        return plain[_plain(licence)]
-    if not with_slips or _plain(licence) in map(_plain, _KNOWN):
+    plain = {_plain_licence(name): name for name in sorted(stated, reverse=True)}
+    if _plain_licence(licence) in plain:
+        return plain[_plain_licence(licence)]
+    if not with_slips or _plain_licence(licence) in map(_plain_licence, _KNOWN):
         return ""
-    near = difflib.get_close_matches(_plain(licence), plain, n=1, cutoff=_NEAR)
+    near = difflib.get_close_matches(_plain_licence(licence), plain, n=1, cutoff=_NEAR)
     return plain[near[0]] if near else ""
 
 
-def _plain(licence: str) -> str:
+def _plain_licence(licence: str) -> str:
     return "".join(letter for letter in licence.casefold() if letter.isalnum())

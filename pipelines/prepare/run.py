@@ -408,7 +408,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
         REPORTS: format_reports(reports),
         DESCRIPTION: info.to_json().encode(),
     }
-    omissions = _omissions(work_folder)
+    omissions = _source_omissions(work_folder)
     if omissions:
         texts[OMISSIONS] = "".join(f"{omission.to_json()}\n" for omission in omissions).encode()
     for file, text in texts.items():
@@ -419,7 +419,7 @@ def _finish_dataset(work_folder: WorkFolder, name: str, num_lists: int) -> Prepa
     return PreparedDataset(info, files_of_dataset, num_taken, omissions)
 
 
-def _omissions(work_folder: WorkFolder) -> list[Omission]:
+def _source_omissions(work_folder: WorkFolder) -> list[Omission]:
     """Returns the files and members of the source that look like data and were not read."""
     job, files = work_folder.job, work_folder.files
     found = set(job.spec.omissions_of(work_folder.corpus(UnpackedMedia()), job.split))

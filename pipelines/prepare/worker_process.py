@@ -40,10 +40,10 @@ def main(sockets: Sequence[int]) -> None:
         if pid == 0:
             # A socket shows the end of its worker only if no other worker holds it too.
             for other in (*sockets[:number], *sockets[number + 1 :]):
-                _close(other)
-            _serve(job, Connection(socket))
+                _close_worker_socket(other)
+            _serve_worker_requests(job, Connection(socket))
         workers.append(pid)
-        _close(socket)
+        _close_worker_socket(socket)
     sys.stdin.buffer.read()
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
@@ -51,14 +51,14 @@ def main(sockets: Sequence[int]) -> None:
         os.waitpid(pid, 0)
 
 
-def _close(socket: int) -> None:
+def _close_worker_socket(socket: int) -> None:
     try:
         os.close(socket)
     except OSError:  # Closed before this worker was forked.
         return
 
 
-def _serve(job: PrepareJob, connection: Connection) -> None:
+def _serve_worker_requests(job: PrepareJob, connection: Connection) -> None:
     """Answers requests until the connection ends, then ends the process."""
     status = 1
     try:

@@ -56,16 +56,16 @@ class BlockCache:
                 self._entries.move_to_end(key)
                 return entry[0]
             if entry:
-                self._drop(key)
+                self._drop_cached_block(key)
             while self._entries and self._cached_bytes + size > self._limit:
-                self._drop(next(iter(self._entries)))
+                self._drop_cached_block(next(iter(self._entries)))
             # Counted when the fetch starts: this is the memory that it will take.
             future = self._pool.submit(read)
             self._entries[key] = future, size
             self._cached_bytes += size
             return future
 
-    def _drop(self, key: Hashable) -> None:
+    def _drop_cached_block(self, key: Hashable) -> None:
         self._cached_bytes -= self._entries.pop(key)[1]
 
 

@@ -170,7 +170,7 @@ class Part(Sequence[Record]):
             (data,) = shard.read(start, stop)
         else:
             start, stop = self._block_of(position)
-            data = self._fetch(start, stop).result()[position - start]
+            data = self._fetch_record_block(start, stop).result()[position - start]
         try:
             return example.decode_example(data)
         except ValueError as error:
@@ -178,14 +178,14 @@ class Part(Sequence[Record]):
             raise ValueError(f"record {start} of {shard.path}: {error}") from None
 
     def __iter__(self) -> Iterator[Record]:
-        return self._between(0, len(self), _BLOCKS_AHEAD)
+        return self._records_between(0, len(self), _BLOCKS_AHEAD)
 
     def shards(self) -> Iterator[Iterator[Record]]:
         """Yields an iterator over each shard's records; several may be read in parallel."""
         for start, stop in itertools.pairwise([0, *self._ends]):
-            yield self._between(start, stop, 1)
+            yield self._records_between(start, stop, 1)
 
-    def _between(self, start: int, stop: int, ahead: int) -> Iterator[Record]:
+    def _records_between(self, start: int, stop: int, ahead: int) -> Iterator[Record]:
         """Yields records start..stop-1, with `ahead` blocks fetched while one is read."""
         for position in range(start, stop):
             # At the first record of each block, the blocks after it are requested.
@@ -197,7 +197,7 @@ class Part(Sequence[Record]):
     def expect(self, position: int) -> None:
         """Starts to fetch the block of a record that is needed soon; does not wait."""
         if not self._place.is_local:
-            self._fetch(*self._block_of(position))
+            self._fetch_record_block(*self._block_of(position))
 
     def _block_of(self, position: int) -> tuple[int, int]:
         """Returns the first record of a record's block, and the last one + 1."""
@@ -206,7 +206,7 @@ class Part(Sequence[Record]):
         start = position - (self._start + position) % self._block
         return max(start, 0), min(start + self._block, len(self))
 
-    def _fetch(self, start: int, stop: int) -> Future[list[bytes]]:
+    def _fetch_record_block(self, start: int, stop: int) -> Future[list[bytes]]:
         pieces = list(self._pieces(start, stop))
 
         def read() -> list[bytes]:

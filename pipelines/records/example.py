@@ -70,7 +70,7 @@ def decode_example(data: bytes) -> Record:
       ValueError: if a required feature is missing, named in the message; or a value is wrong.
     """
     try:
-        return _decode(data)
+        return _decode_example_bytes(data)
     except (
         DecodeError,
         IndexError,
@@ -84,7 +84,7 @@ def decode_example(data: bytes) -> Record:
         raise ValueError(f"it is no Example of a record: {reason_of(error)}.") from None
 
 
-def _decode(data: bytes) -> Record:
+def _decode_example_bytes(data: bytes) -> Record:
     example = _Example.FromString(data)
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     values: dict[str, object] = {}

@@ -136,14 +136,14 @@ class LicenceRuns:
 
     def add(self, licence: Licence, num: int = 1) -> None:
         """Appends some records that have the same licence."""
-        self._append(LicenceCount(**vars(licence), records=0), num)
+        self._append_licence_run(LicenceCount(**vars(licence), records=0), num)
 
     def extend(self, other: "LicenceRuns") -> None:
         """Appends the records of another shard."""
         for number, num in other._runs:
-            self._append(other._counts[number], num)
+            self._append_licence_run(other._counts[number], num)
 
-    def _append(self, count: LicenceCount, num: int) -> None:
+    def _append_licence_run(self, count: LicenceCount, num: int) -> None:
         if not num:
             return
         number = self._numbers.setdefault(count.licence, len(self._counts))

@@ -68,7 +68,7 @@ def reason_of(error: BaseException, row: object = None) -> str:
     if of_library or isinstance(error, OSError | EOFError | SyntaxError):  # Words about a file.
         text = getattr(error, "strerror", None) or str(error)
         return " ".join(text.split())[:_MAX] or "the file ends too early"
-    return f"{_of_value(error)}{_excerpt(row)}"
+    return f"{_of_value(error)}{_row_excerpt(row)}"
 
 
 def _of_value(error: BaseException) -> str:
@@ -98,14 +98,14 @@ def _of_value(error: BaseException) -> str:
     return _OTHER
 
 
-def _excerpt(row: object) -> str:
+def _row_excerpt(row: object) -> str:
     """Returns the beginnings of a row's fields, or of another value; "" for None."""
     if row is None:
         return ""
     if isinstance(row, Mapping):
-        fields = ", ".join(f"{key}: {_short(value)}" for key, value in row.items())
+        fields = ", ".join(f"{key}: {_shorten_field_value(value)}" for key, value in row.items())
         return f"; the row has {fields}"[:_MAX]
-    return f"; the row is {_short(row)}"[:_MAX]
+    return f"; the row is {_shorten_field_value(row)}"[:_MAX]
 
 
 def kind_of(value: object) -> str:
@@ -113,5 +113,5 @@ def kind_of(value: object) -> str:
     return _KINDS.get(type(value).__name__, "another kind of value")
 
 
-def _short(value: object) -> str:
+def _shorten_field_value(value: object) -> str:
     return f"{len(value)} bytes" if isinstance(value, bytes) else f"{value!r:.40}"

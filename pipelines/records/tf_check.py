@@ -162,7 +162,9 @@ def _read_back(folder: Path, shards: Sequence[str], max_images: int | None) -> d
                 num, num_fields = num + 1, len(row)
         # Whatever makes a record unreadable is told with its place.
         except (tf.errors.OpError, ValueError, OSError) as error:
-            return {"failure": f"record {num} of {name} cannot be read: {_reason(error)}"}
+            return {
+                "failure": f"record {num} of {name} cannot be read: {_tensorflow_error_text(error)}"
+            }
         num_records += num
     return {"num_records": num_records, "num_fields": num_fields, "num_images": num_images}
 
@@ -205,7 +207,7 @@ def _record_of_row(row: Mapping[str, Any]) -> Record:
     )
 
 
-def _reason(error: Exception) -> str:
+def _tensorflow_error_text(error: Exception) -> str:
     """Returns an error in one line, without what TensorFlow says of its own graph."""
     # {{function_node __wrapped__…}} Error in user-defined function passed to ParallelMapDatasetV2:2
     # transformation with iterator: Iterator::Root::ParallelMapV2: Key: id. … [Op:IteratorGetNext]

@@ -54,7 +54,7 @@ def read_shards(paths: Sequence[str]) -> "tf.data.Dataset":
     """Returns the records of some shards, as `as_tf_dataset` does."""
     import tensorflow as tf
 
-    features = _features(tf)
+    features = _tensorflow_feature_specs(tf)
     # The type is stated for a dataset without shards.
     shards = tf.data.TFRecordDataset(tf.constant(paths, tf.string))
     return shards.map(
@@ -63,7 +63,7 @@ def read_shards(paths: Sequence[str]) -> "tf.data.Dataset":
     )
 
 
-def _features(tf: Any) -> dict[str, Any]:
+def _tensorflow_feature_specs(tf: Any) -> dict[str, Any]:
     """Returns feature name -> how TensorFlow reads it, for what `example.encode` writes."""
 
     def vector(kind: Any) -> Any:

@@ -145,14 +145,14 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         length, _ = _HEADER.unpack(header)
         if length > _MAX_RECORD:
             raise ValueError(f"record {offset} bytes in has {length} bytes by its header")
-        data = b"".join(_pieces(file, length))
+        data = b"".join(_read_frame_pieces(file, length))
         if len(data) != length or file.read(_FOOTER.size) != _FOOTER.pack(_masked_crc(data)):
             raise ValueError(f"record {offset} bytes in is damaged or cut off")
         yield offset + _HEADER.size, data
         offset += _HEADER.size + length + _FOOTER.size
 
 
-def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
+def _read_frame_pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
     """Yields up to `length` bytes: memory grows with what the file has, not with what it states."""
     while length and (piece := file.read(min(length, _PIECE))):
         yield piece
@@ -220,14 +220,17 @@ class Shard:
             size, fresh = self.num_bytes(start, stop), tries_left < _REREADS
             frames = self._place.read(self._name, first, size, fresh=fresh)
             try:
-                return [self._record(frames, first, position) for position in range(start, stop)]
+                return [
+                    self._cut_record_from_frames(frames, first, position)
+                    for position in range(start, stop)
+                ]
             except ValueError:
                 # Bytes may be damaged on the network, so they are read again before this fails.
                 if not tries_left:
                     raise
         raise AssertionError
 
-    def _record(self, frames: bytes, first: int, position: int) -> bytes:
+    def _cut_record_from_frames(self, frames: bytes, first: int, position: int) -> bytes:
         begin, end = (int(self._offsets[p]) - first for p in (position, position + 1))
         head = frames[begin : begin + _HEADER.size]
         data = frames[begin + _HEADER.size : end - _FOOTER.size]

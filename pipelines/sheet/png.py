@@ -84,7 +84,9 @@ def _draw_strip(card: RecordCard, width: int) -> Image.Image:
     for i, (picture, caption) in enumerate(zip(card.pictures, card.captions, strict=True)):
         x, y = i % across * (side + 8), i // across * (side + captioned + 8)
         strip.paste(picture, (x, y))
-        pen.text((x + side / 2, y + side + 2), caption, fill=_PALE, font=_font(10), anchor="ma")
+        pen.text(
+            (x + side / 2, y + side + 2), caption, fill=_PALE, font=_sheet_font(10), anchor="ma"
+        )
     return strip
 
 
@@ -111,9 +113,9 @@ def _draw_text(
                 (x, y),
                 piece,
                 fill=color_of(int(number[1]) - 1) if number else ink,
-                font=_font(size),
+                font=_sheet_font(size),
             )
-            x += _font(size).getlength(piece)
+            x += _sheet_font(size).getlength(piece)
         y += size + 5
     return block
 
@@ -125,13 +127,13 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
         # A word goes on the line if it fits, on the next line if it fits there, and is cut
         # otherwise.
         while word:
-            if _font(size).getlength(line + word.rstrip()) <= width:
+            if _sheet_font(size).getlength(line + word.rstrip()) <= width:
                 line, word = line + word, ""
-            elif line and _font(size).getlength(word.rstrip()) <= width:
+            elif line and _sheet_font(size).getlength(word.rstrip()) <= width:
                 lines, line = [*lines, line], ""
             else:
                 fits = len(line + word)
-                while _font(size).getlength((line + word)[:fits]) > width and fits > 1:
+                while _sheet_font(size).getlength((line + word)[:fits]) > width and fits > 1:
                     fits -= 1
                 joined_line = line + word
                 lines, line, word = [*lines, joined_line[:fits]], "", joined_line[fits:]
@@ -139,7 +141,7 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
 
 
 @functools.cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
+def _sheet_font(size: int) -> ImageFont.FreeTypeFont:
     """Returns the font that comes with Matplotlib; it covers most scripts but East Asian ones."""
     path = Path(import_matplotlib().get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     return ImageFont.truetype(str(path), size)

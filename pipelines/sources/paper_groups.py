@@ -47,7 +47,7 @@ def _is_general(at: int) -> _Has:
     )
 
 
-def _titled(*titles: str) -> _Has:
+def _has_title_fn(*titles: str) -> _Has:
     return lambda benchmark, row: row.titles[0] in titles
 
 
@@ -63,10 +63,10 @@ _GROUPS: Mapping[str, _Has] = {
     MAIN_SUITE: _is_main,
     "Image": lambda benchmark, row: _is_main(benchmark, row) and not benchmark.num_frames,
     "Video": _is_video,
-    "Video, top 3": _titled(*_VIDEO_TOP_3),
+    "Video, top 3": _has_title_fn(*_VIDEO_TOP_3),
     **_REFCOCO,
     "Resolution-sensitive": _is_resolution_sensitive,
-    "Resolution-sensitive, top 3": _titled(*_RESOLUTION_TOP_3),
+    "Resolution-sensitive, top 3": _has_title_fn(*_RESOLUTION_TOP_3),
     "General": _is_general(224),
 }
 _HIGH_GROUPS: Mapping[str, _Has] = {

@@ -114,7 +114,7 @@ _CHARTS = {
 
 def describe_scene(objects: Sequence[tuple[str, str]], lang: str) -> str:
     """Returns the caption of (colour, shape) pairs, such as "a red circle and a blue ring"."""
-    phrases = [_phrase(color, shape, lang) for color, shape in objects]
+    phrases = [_colored_shape_phrase(color, shape, lang) for color, shape in objects]
     if len(phrases) == 1:
         return phrases[0]
     comma = "、" if lang == "zh" else ", "
@@ -132,7 +132,7 @@ def describe_chart(kind: str, num_parts: int, lang: str) -> str:
     return _CHARTS[lang][kind].format(n=number)
 
 
-def _phrase(color: str, shape: str, lang: str) -> str:
+def _colored_shape_phrase(color: str, shape: str, lang: str) -> str:
     if lang == "en":
         return f"{'an' if color[0] in 'aeiou' else 'a'} {color} {shape}"
     if lang == "zh":

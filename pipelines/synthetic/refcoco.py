@@ -42,13 +42,15 @@ def write_scenes(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
             (root / "images" / image["file_name"]).write_bytes(jpeg_bytes(scene.image))
             instances["images"].append(image)
             for item in scene.items:
-                annotation = _annotation(
+                annotation = _object_annotation(
                     item, scene, image_id=image["id"], ann_id=len(instances["annotations"]) + 1
                 )
                 sentences = expressions(item, scene, rng)
                 instances["annotations"].append(annotation)
                 refs.append(
-                    _ref(annotation, image, split, sentences, ref_id=len(refs), first=num_sentences)
+                    _referring_expression_row(
+                        annotation, image, split, sentences, ref_id=len(refs), first=num_sentences
+                    )
                 )
                 num_sentences += len(sentences)
             on_item()
@@ -62,7 +64,7 @@ def _image_row(scene: Scene, *, image_id: int) -> dict:
     return {"id": image_id, "file_name": name, "height": height, "width": width, "license": 0}
 
 
-def _annotation(item: SceneObject, scene: Scene, *, image_id: int, ann_id: int) -> dict:
+def _object_annotation(item: SceneObject, scene: Scene, *, image_id: int, ann_id: int) -> dict:
     mask = scene.mask(item)
     hollow = item.shape == "ring"
     x0, y0, x1, y1 = item.box
@@ -77,7 +79,7 @@ def _annotation(item: SceneObject, scene: Scene, *, image_id: int, ann_id: int) 
     }
 
 
-def _ref(
+def _referring_expression_row(
     annotation: dict, image: dict, split: str, sentences: list[str], *, ref_id: int, first: int
 ) -> dict:
     """Returns one row; as in the published files, `file_name` is the image's plus the object id."""

@@ -55,7 +55,7 @@ def write_web(config: CorpusConfig, root: Path, on_item: Callable[[], None]) -> 
     for shard, start in enumerate(starts):
         last = start == starts[-1]
         stop = total if last else start + config.shard_size
-        members = _members(config, shard, range(start, stop), on_item)
+        members = _web_shard_members(config, shard, range(start, stop), on_item)
         write_tar(root / f"{shard:05d}.tar", members)
 
 
@@ -77,7 +77,7 @@ def make_pair(config: CorpusConfig, index: int) -> Pair:
     return _page_pair(config, rng, langs)
 
 
-def _members(
+def _web_shard_members(
     config: CorpusConfig, shard: int, indices: range, on_item: Callable[[], None]
 ) -> Iterator[tuple[str, bytes]]:
     # Indices past `num_web` are the defects: the same pair, but with a JPEG cut off after a third.

@@ -108,10 +108,10 @@ def augment_image(
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=change.quality)
         image = Image.open(buffer).convert("RGB")
-    return encode_image(_resize(image, spec, change.method), spec.encoding), crop
+    return encode_image(_resize_augmented_image(image, spec, change.method), spec.encoding), crop
 
 
-def _resize(image: Image.Image, spec: ImageSpec, method: str | None) -> Image.Image:
+def _resize_augmented_image(image: Image.Image, spec: ImageSpec, method: str | None) -> Image.Image:
     side = (spec.image_px, spec.image_px)
     image = pad_image(image, spec)
     if method is None or image.size == side:

@@ -100,7 +100,7 @@ class DecodeMedia:
         if augmentation not in self._results:
             self.sha256 = ""
             try:
-                result: Pixels | BadInput = self._decode(media, augmentation)
+                result: Pixels | BadInput = self._decode_media_pixels(media, augmentation)
             except BadInput as error:
                 result = error
             self._results[augmentation] = (result, self.sha256)
@@ -109,7 +109,7 @@ class DecodeMedia:
             raise result
         return result
 
-    def _decode(self, media: Media, change: DrawnAugmentation | None) -> Pixels:
+    def _decode_media_pixels(self, media: Media, change: DrawnAugmentation | None) -> Pixels:
         if media.video:
             return self._decode_video(media)
         data, spec, crop = self._media_reader.read(media), self._config.image, None
@@ -127,7 +127,7 @@ class DecodeMedia:
             size=size,
             sha256=self.sha256,
             crop=crop,
-            region=_region(crop or (0, 0, *size), spec),
+            region=_region_of_square(crop or (0, 0, *size), spec),
             composed=composed,
         )
 
@@ -151,7 +151,7 @@ class DecodeMedia:
         )
 
 
-def _region(kept: Region, spec: ImageSpec) -> Region | None:
+def _region_of_square(kept: Region, spec: ImageSpec) -> Region | None:
     """Returns the region that the square shows of a picture with a part kept; None if just that."""
     # 100 x 60 without its first 20 columns is 80 x 60: padded, (20, -10, 100, 70).
     x0, y0, x1, y1 = kept

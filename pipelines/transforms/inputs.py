@@ -33,7 +33,7 @@ class InputDigest:
         """
         digests = [
             *known_digests,
-            *(self._sha256(media) for media in item.media[len(known_digests) :]),
+            *(self._media_sha256(media) for media in item.media[len(known_digests) :]),
         ]
         # What is shown, by name and part, not where its bytes lie.
         shown_media = [(m.source, m.video, m.start, m.end, m.edit) for m in item.media]
@@ -49,7 +49,7 @@ class InputDigest:
         """Returns the digest of all items so far [hex]."""
         return self._digest.hexdigest()
 
-    def _sha256(self, media: Media) -> str:
+    def _media_sha256(self, media: Media) -> str:
         """Returns the digest of a media's bytes, or the reason that it cannot be read."""
         if self._latest_digest is None or self._latest_digest[0] != media:
             try:

@@ -38,10 +38,10 @@ class MakeRecords:
         for item in items:
             # The digest gets both of two equal ids: a duplicate that goes away changes the shard.
             if item.id == previous:
-                self._note(item, [])
+                self._digest_item_inputs(item, [])
                 yield item, duplicate_reject(item)
             else:
-                yield item, self._record(item)
+                yield item, self._make_item_record(item)
             previous = item.id
 
     def record_of_unsorted(self, item: Item) -> Record | Reject:
@@ -52,9 +52,9 @@ class MakeRecords:
         if item.id in self._ids:
             return duplicate_reject(item)
         self._ids.add(item.id)
-        return self._record(item)
+        return self._make_item_record(item)
 
-    def _record(self, item: Item) -> Record | Reject:
+    def _make_item_record(self, item: Item) -> Record | Reject:
         # The digest gets the item even if its media cannot be read: a file that appears later must
         # change the digest, or the shard with its reject would be reused.
         pixels: list[Pixels] = []
@@ -64,9 +64,9 @@ class MakeRecords:
         except BadInput as error:
             return _reject_item(item, "decode", str(error), self._decode.sha256)
         finally:
-            self._note(item, pixels)
+            self._digest_item_inputs(item, pixels)
         try:
-            record = self._render(item, pixels)
+            record = self._render_item_record(item, pixels)
             self.num_composed += any(decoded.composed for decoded in pixels)
             self.decoders.update({decoded.decoder for decoded in pixels if decoded.decoder})
             return record
@@ -74,11 +74,11 @@ class MakeRecords:
             sha256 = pixels[0].sha256 if pixels else ""
             return _reject_item(item, "render", str(error), sha256)
 
-    def _note(self, item: Item, pixels: list[Pixels]) -> None:
+    def _digest_item_inputs(self, item: Item, pixels: list[Pixels]) -> None:
         if self._inputs is not None:
             self._inputs.add(item, [decoded.sha256 for decoded in pixels])
 
-    def _render(self, item: Item, pixels: list[Pixels]) -> Record:
+    def _render_item_record(self, item: Item, pixels: list[Pixels]) -> Record:
         """Returns the record; uses the whole picture if a random crop cuts off its objects."""
         try:
             return render_record(item, pixels)

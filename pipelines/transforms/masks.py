@@ -39,7 +39,7 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
         if "polygons" in raw:
             mask = polygon_mask(raw["polygons"], width=width, height=height)
         else:
-            mask = _decoded(text)
+            mask = _decode_run_lengths(text)
     except BadInput:
         raise
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
@@ -49,7 +49,7 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
     return encode_mask(mask)
 
 
-def _decoded(text: str) -> np.ndarray:
+def _decode_run_lengths(text: str) -> np.ndarray:
     """Returns the mask of run lengths.
 
     Raises:

@@ -93,7 +93,7 @@ def sample_video(
     decoder_used, frames = decode_frames(path, info, times, decoder)
     size, decoded, encoded, composed, is_clear = (0, 0), [], [], False, True
     for time, pixels in frames:  # Only one raw frame is in memory.
-        image, has_background = _opaque(pixels, spec)
+        image, has_background = _frame_over_background(pixels, spec)
         composed |= has_background
         is_clear &= pixels.shape[2] > 3 and not pixels[..., 3].any()
         size = image.size
@@ -116,7 +116,7 @@ def sample_video(
     return header, [encoded[i] for i in order]
 
 
-def _opaque(pixels: np.ndarray, spec: ImageSpec) -> tuple[Image.Image, bool]:
+def _frame_over_background(pixels: np.ndarray, spec: ImageSpec) -> tuple[Image.Image, bool]:
     """Returns a frame's image over the background, and whether that shows."""
     alpha = Image.fromarray(np.ascontiguousarray(pixels[..., 3])) if pixels.shape[2] > 3 else None
     image = Image.fromarray(np.ascontiguousarray(pixels[..., :3]))

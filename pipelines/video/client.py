@@ -206,16 +206,16 @@ class VideoChild:
         #     ─▶ {"path": …, "sampling": …}
         #     ◀─ {"size": …, "sizes": [9120, 8954]}
         #     ◀─ 9120 bytes, 8954 bytes
-        process = self._running()
+        process = self._running_child()
         assert process.stdin is not None
         deadline = time.monotonic() + _WATCHDOG * self._limits.cpu_s
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            header = json.loads(self._line(process, deadline))
-            data = self._bytes(process, sum(header["sizes"]), deadline)
+            header = json.loads(self._read_answer_line(process, deadline))
+            data = self._read_answer_bytes(process, sum(header["sizes"]), deadline)
         except (EOFError, BrokenPipeError):
-            raise self._verdict(process.wait()) from None
+            raise self._child_end_error(process.wait()) from None
         if "limit" in header:
             raise _ClipFailure(header["limit"])
         images = []
@@ -224,7 +224,7 @@ class VideoChild:
             data = data[size:]
         return header, images
 
-    def _verdict(self, status: int) -> Exception:
+    def _child_end_error(self, status: int) -> Exception:
         """Returns the exception for a child that ended in the middle of a clip."""
         # The child's own timer, an exit of its own (an uncaught error) and crashes are the clip's
         # doing. Any other signal, such as SIGKILL of the kernel's out-of-memory killer, comes from
@@ -237,22 +237,24 @@ class VideoChild:
             return _ClipFailure(f"the decoder died ({signal.Signals(-status).name})")
         return _ChildLoss(f"killed by signal {-status}")
 
-    def _line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    def _read_answer_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
         while b"\n" not in self._buffer:
-            self._buffer += self._receive(process, deadline)
+            self._buffer += self._receive_child_output(process, deadline)
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _bytes(self, process: subprocess.Popen[bytes], needed: int, deadline: float) -> bytes:
+    def _read_answer_bytes(
+        self, process: subprocess.Popen[bytes], needed: int, deadline: float
+    ) -> bytes:
         chunks, received = [self._buffer], len(self._buffer)
         while received < needed:
-            chunks.append(self._receive(process, deadline))
+            chunks.append(self._receive_child_output(process, deadline))
             received += len(chunks[-1])
         data = b"".join(chunks)
         self._buffer = data[needed:]
         return data[:needed]
 
-    def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
+    def _receive_child_output(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
         assert process.stdout is not None
         # A watchdog on wall time, far above the limit on processor time, which the child enforces
         # itself.
@@ -264,7 +266,7 @@ class VideoChild:
             raise EOFError
         return data
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running_child(self) -> subprocess.Popen[bytes]:
         """Returns the child, a fresh one if there is none or it has decoded `clips_per_child`.
 
         Raises:
@@ -287,7 +289,7 @@ class VideoChild:
             )
             self._clips, self._buffer = 0, b""
             try:
-                self._line(self._process, time.monotonic() + _STARTUP_S)  # It is ready.
+                self._read_answer_line(self._process, time.monotonic() + _STARTUP_S)  # It is ready.
             except EOFError:
                 status = self._process.wait()
                 raise _ChildLoss(f"it did not start (exit status {status})") from None

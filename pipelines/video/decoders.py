@@ -81,12 +81,14 @@ def decode_pyav(path: str, info: VideoProperties, times: Sequence[float]) -> Ite
                 yield frame
                 num_decoded += 1
         except (av.error.FFmpegError, OSError, ValueError):
-            pass  # `_decode_all` below may still succeed, or reports how far it came.
+            pass  # `_decode_in_sequence` below may still succeed, or reports how far it came.
     if num_decoded < len(times):
-        yield from itertools.islice(_decode_all(path, info, times), num_decoded, None)
+        yield from itertools.islice(_decode_in_sequence(path, info, times), num_decoded, None)
 
 
-def _decode_all(path: str, info: VideoProperties, times: Sequence[float]) -> Iterator[Frame]:
+def _decode_in_sequence(
+    path: str, info: VideoProperties, times: Sequence[float]
+) -> Iterator[Frame]:
     """Yields one frame per time, by decoding in sequence up to the last time."""
     shown_frame: tuple[float, av.VideoFrame] | None = None
     start, decoded, num_decoded = None, 0, 0

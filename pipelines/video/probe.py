@@ -255,13 +255,13 @@ def _check_complete(
         # The container's, which says nothing of the picture alone: sound may be longer, and
         # Matroska's is the time of the end, counted from 0, not from the first frame.
         seconds = container.duration / av.time_base
-        if _is_short(duration, seconds):
+        if _is_shorter_than_declared(duration, seconds):
             duration = _length_of_all(container)
-    if seconds and _is_short(duration, seconds):
+    if seconds and _is_shorter_than_declared(duration, seconds):
         raise BadInput(f"truncated: {duration:.1f} of {seconds:.1f} declared seconds are present")
 
 
-def _is_short(seconds: float, declared: float) -> bool:
+def _is_shorter_than_declared(seconds: float, declared: float) -> bool:
     return seconds < declared * (1 - _DURATION_TOLERANCE) - _DURATION_SLACK
 
 

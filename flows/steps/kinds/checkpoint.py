@@ -376,7 +376,7 @@ def _places_of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
     return tuple(at for role, at in sorted(places.items()) if role.startswith(begin))
 
 
-def _connector(spec: Mapping[str, Any]) -> str:
+def _connector_of_fit(spec: Mapping[str, Any]) -> str:
     return spec["model"]["connector"]["kind"]
 
 
@@ -404,12 +404,12 @@ CHECKPOINT = Kind(
         "model.watch.config",
         "model.watch.watch",
     ),
-    also=lambda spec: connector_modules(_connector(spec)),
+    also=lambda spec: connector_modules(_connector_of_fit(spec)),
     entries=lambda spec: {
-        _CONNECTORS: class_and_routing(_connector(spec)),
+        _CONNECTORS: class_and_routing(_connector_of_fit(spec)),
         **model_entries(spec["model"], spec.get("train", {}).get("prompt")),
     },
-    functions=lambda spec: [_connector(spec)],
+    functions=lambda spec: [_connector_of_fit(spec)],
     holds="checkpoint",
     headline=lambda config, counts: ", ".join(
         f"{name} {counts[name]}" for name in ("loss", "steps") if name in counts

@@ -94,7 +94,7 @@ def make(work: StepContext) -> Iterator[Progress]:
         work.counts.update(not_read=abbreviate_list(names, _NAMED))
 
 
-def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _dataset_reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
     from pipelines.sources.registry import reader_module
 
     return (reader_module(reader_of(spec)),)
@@ -117,7 +117,7 @@ DATASET = Kind(
     unused_libraries=_unused_decoders,
     # The registry knows every reader, but one of them makes a dataset: `also` adds that one.
     stop=("pipelines.sources.registry",),
-    also=_reader_module,
+    also=_dataset_reader_module,
     functions=lambda spec: [reader_of(spec)],
     holds="dataset",
     content="pipelines.records.dataset:digest_records",

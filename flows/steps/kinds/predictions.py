@@ -103,7 +103,7 @@ def _config_without_budget(spec: EvaluateSpec) -> EvaluateSpec:
     return dataclasses.replace(spec, budget=0)
 
 
-def _connector(spec: Mapping[str, Any]) -> str:
+def _connector_of_evaluation(spec: Mapping[str, Any]) -> str:
     return spec.get("connector", "")
 
 
@@ -128,14 +128,14 @@ PREDICTIONS = Kind(
     group_value=_config_without_budget,
     libraries=("pillow", "sentencepiece"),
     stop=(_CONNECTORS, *FAMILY_REGISTRIES),
-    also=lambda spec: connector_modules(_connector(spec)),
+    also=lambda spec: connector_modules(_connector_of_evaluation(spec)),
     entries=lambda spec: {
-        _CONNECTORS: class_and_routing(_connector(spec)),
+        _CONNECTORS: class_and_routing(_connector_of_evaluation(spec)),
         **family_entries(
             spec.get("vision", VISION), spec.get("text", TEXT), spec.get("prompt", PROMPT)
         ),
     },
-    functions=lambda spec: [_connector(spec)],
+    functions=lambda spec: [_connector_of_evaluation(spec)],
     holds="answers",
     items="data",
     headline=lambda config, counts: "",  # Their score says all.

@@ -79,7 +79,7 @@ def _write_digests(
     return count, total
 
 
-def _reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _raw_files_reader_module(spec: Mapping[str, Any]) -> tuple[str, ...]:
     from pipelines.sources.registry import reader_module
 
     return (reader_module(reader_of(spec)),)
@@ -91,7 +91,7 @@ RAW_FILES = Kind(
     spec=RawFilesSpec,
     # The registry knows every reader, but one of them lists a split: `also` adds that one.
     stop=("pipelines.sources.registry",),
-    also=_reader_module,
+    also=_raw_files_reader_module,
     functions=lambda spec: [reader_of(spec)],
     file_field="state",
     can_be_touched=True,

@@ -45,7 +45,7 @@ def start_spec(model: ModelConfig) -> StartSpec | None:
     return None if families == (VISION, TEXT) else StartSpec(vision=families[0], text=families[1])
 
 
-def _families(spec: Mapping[str, str] | None) -> tuple[str, str]:
+def _start_model_families(spec: Mapping[str, str] | None) -> tuple[str, str]:
     return (spec["vision"], spec["text"]) if spec else (VISION, TEXT)
 
 
@@ -84,8 +84,8 @@ START = Kind(
     make=make,
     spec=StartSpec | None,
     stop=("model.vlm", "model.connector.registry", *FAMILY_REGISTRIES),
-    also=lambda spec: conversion_modules(*_families(spec)),
-    entries=lambda spec: family_entries(*_families(spec)),
+    also=lambda spec: conversion_modules(*_start_model_families(spec)),
+    entries=lambda spec: family_entries(*_start_model_families(spec)),
     holds="checkpoint",
     content="model.checkpoint.folder:params_digest_of",
 )

@@ -106,7 +106,7 @@ def _class_name(config: UserStepSpec | Mapping[str, Any]) -> str:
     return config.step if isinstance(config, UserStepSpec) else config["step"]
 
 
-def _kind(makes: Makes) -> Kind:
+def _user_step_kind(makes: Makes) -> Kind:
     return Kind(
         name=f"user_{makes}",
         make=make,
@@ -118,4 +118,4 @@ def _kind(makes: Makes) -> Kind:
     )
 
 
-USER_DATASET, USER_CHECKPOINT, USER_FILES = map(_kind, ("dataset", "checkpoint", "files"))
+USER_DATASET, USER_CHECKPOINT, USER_FILES = map(_user_step_kind, ("dataset", "checkpoint", "files"))

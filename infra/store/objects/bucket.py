@@ -87,7 +87,7 @@ class Bucket:
             return b""
 
         def get() -> bytes:
-            data = self._client.get_range(self._key(name), start, length)
+            data = self._client.get_range(self._bucket_object_key(name), start, length)
             if len(data) != length:
                 raise ConnectionError(f"{self.uri}/{name}: {len(data)} of {length} bytes came")
             return data
@@ -99,7 +99,7 @@ class Bucket:
 
     def blocks(self, name: str) -> BlockReader:
         """Returns a reader of a file's blocks, none of which is read yet."""
-        stored = self._client.with_retries(lambda: self._client.stat(self._key(name)))
+        stored = self._client.with_retries(lambda: self._client.stat(self._bucket_object_key(name)))
         return BlockReader(
             lambda start, length: self.read_range(name, start, length),
             stored.stat.size,
@@ -118,8 +118,8 @@ class Bucket:
     def link(self, source: str, name: str, file: File) -> Receipt:
         # Without it, an earlier try of this request succeeded, and its reply was lost.
         with contextlib.suppress(FileExistsError):
-            self._client.copy(self._key(source), self._key(name))
-        stored = self._client.with_retries(lambda: self._client.stat(self._key(name)))
+            self._client.copy(self._bucket_object_key(source), self._bucket_object_key(name))
+        stored = self._client.with_retries(lambda: self._client.stat(self._bucket_object_key(name)))
         if stored.stat.size != file.size:
             raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
         return Receipt(file, stored.stat.crc32c, stored.generation)
@@ -130,7 +130,9 @@ class Bucket:
             yield stored.key.removeprefix(prefix), stored.stat
 
     def stat(self, name: str) -> FileStat:
-        return self._client.with_retries(lambda: self._client.stat(self._key(name))).stat
+        return self._client.with_retries(
+            lambda: self._client.stat(self._bucket_object_key(name))
+        ).stat
 
     def listing(self, folder: str) -> dict[str, FileStat]:
         return self.entries(folder)[0]
@@ -150,20 +152,22 @@ class Bucket:
         return dict(sorted(files.items())), sorted(folders)
 
     def total_stat(self, name: str) -> FileStat:
-        stats = [*self._files_below(name).values()]
+        stats = [*self._bucket_files_below(name).values()]
         with contextlib.suppress(FileNotFoundError):
             stats.append(self.stat(name))
         newest = max((stat.modified for stat in stats), default=0)
         return FileStat(size=sum(stat.size for stat in stats), modified=newest, version=())
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        stats = self._files_below(folder)
+        stats = self._bucket_files_below(folder)
         return {name: stats[name].size for name in names if name in stats}
 
     def sha256(self, name: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "file"
-            self._client.with_retries(lambda: self._client.download(self._key(name), path))
+            self._client.with_retries(
+                lambda: self._client.download(self._bucket_object_key(name), path)
+            )
             return file_sha256(path)
 
     def create_if_absent(self, name: str, data: bytes) -> bool:
@@ -205,7 +209,7 @@ class Bucket:
     def snapshot(self) -> StoreBackend:
         # One listing of the whole prefix, in pages of a thousand names; then the manifests, of
         # which this machine has most from the last time.
-        stats = self._files_below("")
+        stats = self._bucket_files_below("")
         manifests = {name: stat for name, stat in stats.items() if name.startswith(MANIFESTS)}
         cache = RecordCache(self.state / "cache" / "manifests.sqlite")
         return StoreSnapshot(self, stats, cache.get(manifests, self.read))
@@ -220,7 +224,7 @@ class Bucket:
     def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
         # Read twice, here and when it is sent: what the bucket computes of the bytes that arrived
         # must be compared with a checksum from before anything could go wrong on the way.
-        sha256, key = hashlib.sha256(), self._key(name)
+        sha256, key = hashlib.sha256(), self._bucket_object_key(name)
 
         def digested() -> Iterator[bytes]:
             for start in range(0, data.size, _PART):
@@ -260,7 +264,7 @@ class Bucket:
         received: list[str] = []
 
         def get() -> None:
-            self._client.download(self._key(name), path)
+            self._client.download(self._bucket_object_key(name), path)
             received.append(file_sha256(path))
             if received[-1] != file.sha256:
                 raise ConnectionError(
@@ -278,7 +282,7 @@ class Bucket:
     def move(self, name: str, other: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             with contextlib.suppress(FileExistsError):  # Another process has just copied it.
-                self._client.copy(self._key(name), self._key(other))
+                self._client.copy(self._bucket_object_key(name), self._bucket_object_key(other))
             self._delete_object(name)
 
     def make_workspace(self, folder: str) -> Path:
@@ -332,7 +336,7 @@ class Bucket:
         return f"{self.uri}/{folder}" if cached is None else str(cached)
 
     def remove(self, folder: str) -> None:
-        keys = [self._key(folder), *self._client.keys(self._folder_prefix(folder))]
+        keys = [self._bucket_object_key(folder), *self._client.keys(self._folder_prefix(folder))]
 
         def delete(key: str) -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -344,7 +348,7 @@ class Bucket:
 
     def _read_object(self, name: str) -> tuple[bytes, str]:
         """Returns an object's bytes and its generation."""
-        return self._client.with_retries(lambda: self._client.get(self._key(name)))
+        return self._client.with_retries(lambda: self._client.get(self._bucket_object_key(name)))
 
     def _write_object(self, name: str, data: bytes, replaced: str | None) -> bool:
         """Writes an object in place of a generation; returns whether these bytes are there now.
@@ -362,7 +366,9 @@ class Bucket:
         #   PUT x, if there is none       ->     412: there is an x
         #   GET x                         ->     our bytes: it was us. Others': they were first
         try:
-            self._client.with_retries(lambda: self._client.put(self._key(name), data, replaced))
+            self._client.with_retries(
+                lambda: self._client.put(self._bucket_object_key(name), data, replaced)
+            )
         except FileExistsError:
             # Another process's object; or ours, if the reply to an earlier try was lost.
             try:
@@ -372,13 +378,15 @@ class Bucket:
         return True
 
     def _delete_object(self, name: str, generation: str | None = None) -> None:
-        self._client.with_retries(lambda: self._client.delete(self._key(name), generation))
+        self._client.with_retries(
+            lambda: self._client.delete(self._bucket_object_key(name), generation)
+        )
 
-    def _files_below(self, folder: str) -> dict[str, FileStat]:
+    def _bucket_files_below(self, folder: str) -> dict[str, FileStat]:
         """Returns all files below a folder by their path in it."""
         return dict(self.walk(folder))
 
-    def _key(self, name: str) -> str:
+    def _bucket_object_key(self, name: str) -> str:
         return self._prefix + name
 
     def _folder_prefix(self, folder: str) -> str:

@@ -58,7 +58,7 @@ class GoogleClient(ObjectClient):
         self._opening = threading.Lock()
 
     def probe(self) -> None:
-        self._probe()
+        self._probe_google_bucket()
 
     def check_region(self, uri: str) -> None:
         """Refuses a bucket that is certainly in another region than this machine; see `regions`.
@@ -80,34 +80,38 @@ class GoogleClient(ObjectClient):
 
     def now(self, folder: str) -> int:
         del folder  # Every answer has the time.
-        date = email.utils.parsedate_to_datetime(self._probe()["Date"])
+        date = email.utils.parsedate_to_datetime(self._probe_google_bucket()["Date"])
         return int(date.timestamp() * 1e9)
 
     def get(self, key: str) -> tuple[bytes, str]:
-        headers, data = self._request("GET", *self._object_path(key), alt="media")
+        headers, data = self._request_google_api("GET", *self._object_path(key), alt="media")
         if self.checksum(iter([data])) not in headers.get("x-goog-hash", ""):
             raise ConnectionError(f"{key}: the bytes received do not match its checksum")
         return data, headers["x-goog-generation"]
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         headers = {"Range": f"bytes={start}-{start + length - 1}"}
-        return self._request("GET", *self._object_path(key), alt="media", headers=headers)[1]
+        return self._request_google_api(
+            "GET", *self._object_path(key), alt="media", headers=headers
+        )[1]
 
     def download(self, key: str, path: Path) -> None:
-        self._gcsfs().get_file(f"{self._bucket}/{key}", str(path))
+        self._open_gcsfs_system().get_file(f"{self._bucket}/{key}", str(path))
 
     def stat(self, key: str) -> StoredObject:
-        return _stored_object(json.loads(self._request("GET", *self._object_path(key))[1]))
+        return _google_stored_object(
+            json.loads(self._request_google_api("GET", *self._object_path(key))[1])
+        )
 
     def walk(self, prefix: str) -> Iterator[StoredObject]:
         for page in self._list_pages(prefix):
-            yield from map(_stored_object, page.get("items", ()))
+            yield from map(_google_stored_object, page.get("items", ()))
 
     def entries(self, prefix: str) -> tuple[list[StoredObject], list[str]]:
         objects: list[StoredObject] = []
         prefixes: list[str] = []
         for page in self._list_pages(prefix, delimiter="/"):
-            objects += map(_stored_object, page.get("items", ()))
+            objects += map(_google_stored_object, page.get("items", ()))
             prefixes += page.get("prefixes", ())
         return objects, prefixes
 
@@ -120,7 +124,7 @@ class GoogleClient(ObjectClient):
             f"--{boundary}\r\nContent-Type: application/json\r\n\r\n{metadata}\r\n--{boundary}\r\n"
             f"Content-Type: {_BYTES}\r\n\r\n"
         ).encode()
-        _, reply = self._request(
+        _, reply = self._request_google_api(
             "POST",
             self._upload_url(),
             data=body + data + f"\r\n--{boundary}--".encode(),
@@ -131,7 +135,7 @@ class GoogleClient(ObjectClient):
         return json.loads(reply)["generation"]
 
     def upload(self, key: str, data: ByteSource) -> str:
-        headers, _ = self._request(
+        headers, _ = self._request_google_api(
             "POST",
             self._upload_url(),
             uploadType="resumable",
@@ -150,13 +154,13 @@ class GoogleClient(ObjectClient):
             while not reply:  # Until the last part, answers have no body, only the range received.
                 part = data.read(start, _PART)
                 content_range = f"bytes {start}-{start + len(part) - 1}/{data.size}"
-                headers, reply = self._request(
+                headers, reply = self._request_google_api(
                     "PUT", session, data=part, headers={"Content-Range": content_range}
                 )
                 start = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
         except Exception:
             with contextlib.suppress(Exception):  # The session expires by itself, in a week.
-                self._request("DELETE", session)
+                self._request_google_api("DELETE", session)
             raise
         return json.loads(reply)["generation"]
 
@@ -176,16 +180,16 @@ class GoogleClient(ObjectClient):
 
     def delete(self, key: str, generation: str | None = None) -> None:
         condition = {} if generation is None else {"ifGenerationMatch": generation}
-        self._request("DELETE", *self._object_path(key), **condition)
+        self._request_google_api("DELETE", *self._object_path(key), **condition)
 
     def checksum(self, data: Iterator[bytes]) -> str:
         checksum = google_crc32c.Checksum()
         for part in data:
             checksum.update(part)
-        return _text(checksum.digest())
+        return _crc32c_text(checksum.digest())
 
     def whole_sum(self, stored: StoredObject) -> WholeSum | None:
-        return WholeSum(google_crc32c.Checksum, lambda sum: _text(sum) == stored.stat.crc32c)
+        return WholeSum(google_crc32c.Checksum, lambda sum: _crc32c_text(sum) == stored.stat.crc32c)
 
     def is_transient(self, error: Exception) -> bool:
         from gcsfs.retry import is_retriable
@@ -198,9 +202,11 @@ class GoogleClient(ObjectClient):
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         return f"{text}; {_LOG_IN}" if "nonymous caller" in text else text
 
-    def _probe(self) -> Mapping[str, str]:
+    def _probe_google_bucket(self) -> Mapping[str, str]:
         """Makes a minimal request; returns the headers of the answer."""
-        return self._request("GET", "b/{}/o", self._bucket, maxResults=1, fields="kind")[0]
+        return self._request_google_api("GET", "b/{}/o", self._bucket, maxResults=1, fields="kind")[
+            0
+        ]
 
     def _object_path(self, key: str) -> tuple[str, str, str]:
         """Returns the template of an object's path in requests, and the two names to fill in."""
@@ -208,7 +214,7 @@ class GoogleClient(ObjectClient):
 
     def _upload_url(self) -> str:
         """Returns the address to which new objects are sent."""
-        host = self._gcsfs().base.removesuffix("/storage/v1/")
+        host = self._open_gcsfs_system().base.removesuffix("/storage/v1/")
         return f"{host}/upload/storage/v1/b/{self._bucket}/o"
 
     def _list_pages(self, prefix: str, **parameters: str) -> Iterator[dict[str, Any]]:
@@ -229,12 +235,12 @@ class GoogleClient(ObjectClient):
             token = {"pageToken": page["nextPageToken"]}
 
     def _request_json(self, *path: str, **options: Any) -> dict[str, Any]:
-        return json.loads(self.with_retries(lambda: self._request(*path, **options))[1])
+        return json.loads(self.with_retries(lambda: self._request_google_api(*path, **options))[1])
 
-    def _request(self, *path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
-        return self._gcsfs().call(*path, **options)
+    def _request_google_api(self, *path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
+        return self._open_gcsfs_system().call(*path, **options)
 
-    def _gcsfs(self) -> Any:
+    def _open_gcsfs_system(self) -> Any:
         """Returns gcsfs's file system; one per process, since threads do not survive a fork."""
         with self._opening:
             if self._system is None or self._system[0] != os.getpid():
@@ -264,11 +270,11 @@ def _has_login() -> bool:
     return stated or file.is_file() or has_metadata_server()
 
 
-def _text(crc32c: bytes) -> str:
+def _crc32c_text(crc32c: bytes) -> str:
     return base64.b64encode(crc32c).decode()
 
 
-def _stored_object(item: Mapping[str, Any]) -> StoredObject:
+def _google_stored_object(item: Mapping[str, Any]) -> StoredObject:
     modified = datetime.datetime.fromisoformat(item["updated"])
     stat = FileStat(
         size=int(item.get("size", 0)),  # Some servers leave out what is 0.

@@ -217,37 +217,41 @@ class ObstoreClient(ObjectClient):
         return self.stat(key).stat.modified
 
     def get(self, key: str) -> tuple[bytes, str]:
-        data, etag = self._get(key)
+        data, etag = self._get_bytes_and_etag(key)
         if data == MARKER:
             raise FileNotFoundError(f"{self.uri}/{key}")
         return data, etag
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._of(
+        return self._request_bucket_object(
             key, lambda: bytes(obstore.get_range(self._store, key, start=start, length=length))
         )
 
     def download(self, key: str, path: Path) -> None:
-        result = self._of(key, lambda: obstore.get(self._store, key))
+        result = self._request_bucket_object(key, lambda: obstore.get(self._store, key))
         with path.open("wb") as file:
             for part in result.stream(min_chunk_size=_PART):
                 file.write(part)
 
     def stat(self, key: str) -> StoredObject:
-        stored = _stored_object(self._of(key, lambda: obstore.head(self._store, key)))
+        stored = _obstore_stored_object(
+            self._request_bucket_object(key, lambda: obstore.head(self._store, key))
+        )
         if self._stands_for_none(stored):
             raise FileNotFoundError(f"{self.uri}/{key}")
         return stored
 
     def walk(self, prefix: str) -> Iterator[StoredObject]:
-        return filter(lambda stored: not self._stands_for_none(stored), self._all(prefix))
+        return filter(
+            lambda stored: not self._stands_for_none(stored), self._list_stored_objects(prefix)
+        )
 
     def keys(self, prefix: str) -> Iterator[str]:
-        return (stored.key for stored in self._all(prefix))
+        return (stored.key for stored in self._list_stored_objects(prefix))
 
     def entries(self, prefix: str) -> tuple[list[StoredObject], list[str]]:
         result = self.with_retries(lambda: obstore.list_with_delimiter(self._store, prefix or None))
-        objects = map(_stored_object, result["objects"])
+        objects = map(_obstore_stored_object, result["objects"])
         shown = [o for o in objects if _is_below(o, prefix) and not self._stands_for_none(o)]
         return shown, [f"{folder}/" for folder in result["common_prefixes"]]
 
@@ -256,14 +260,14 @@ class ObstoreClient(ObjectClient):
         if replaced in (None, ABSENT):
             mode = "overwrite" if replaced is None else "create"
         try:
-            return _etag(
-                self._of(
+            return _unquoted_etag(
+                self._request_bucket_object(
                     key,
                     lambda: obstore.put(self._store, key, data, mode=mode, use_multipart=False),
                 )
             )
         except FileExistsError:
-            if replaced == ABSENT and (marker := self._marker(key)):
+            if replaced == ABSENT and (marker := self._marker_object_etag(key)):
                 return self.put(key, data, marker)
             raise
 
@@ -271,7 +275,9 @@ class ObstoreClient(ObjectClient):
         # S3 compares each part with its digest in the request's signature.
         size = max(_PART, -(-data.size // _MAX_PARTS))
         parts = (data.read(start, size) for start in range(0, data.size, size))
-        return _etag(obstore.put(self._store, key, parts, use_multipart=True, chunk_size=size))
+        return _unquoted_etag(
+            obstore.put(self._store, key, parts, use_multipart=True, chunk_size=size)
+        )
 
     def copy(self, source: str, key: str) -> None:
         def copy() -> None:
@@ -280,7 +286,7 @@ class ObstoreClient(ObjectClient):
                 self.stat(key)
                 raise FileExistsError(f"{self.uri}/{key}")
             if self._scheme == "az" or size <= LARGEST_COPY:
-                self._of(source, lambda: obstore.copy(self._store, source, key))
+                self._request_bucket_object(source, lambda: obstore.copy(self._store, source, key))
                 return
             with tempfile.NamedTemporaryFile(prefix="parcel-") as file:
                 self.download(source, path := Path(file.name))
@@ -291,12 +297,12 @@ class ObstoreClient(ObjectClient):
 
     def delete(self, key: str, generation: str | None = None) -> None:
         if generation is None:
-            self._of(key, lambda: obstore.delete(self._store, key))
+            self._request_bucket_object(key, lambda: obstore.delete(self._store, key))
             return
         try:
             self.put(key, MARKER, generation)
         except FileExistsError:
-            if self._marker(key):  # An earlier try's, whose reply was lost.
+            if self._marker_object_etag(key):  # An earlier try's, whose reply was lost.
                 raise FileNotFoundError(f"{self.uri}/{key}") from None
             raise
 
@@ -311,8 +317,8 @@ class ObstoreClient(ObjectClient):
             return None
 
         def is_right(digest: bytes) -> bool:
-            # As in `_get`: what differs from the ETag is read again, and then believed if it is the
-            # same, also of all that is read after it.
+            # As in `_get_bytes_and_etag`: what differs from the ETag is read again, and then
+            # believed if it is the same, also of all that is read after it.
             if not self._has_md5 or digest.hex() == etag:
                 return True
             again = _md5()
@@ -354,7 +360,7 @@ class ObstoreClient(ObjectClient):
             return f"{said}; check {_KEYS[self._scheme]}, and their rights on the bucket"
         return said
 
-    def _get(self, key: str) -> tuple[bytes, str]:
+    def _get_bytes_and_etag(self, key: str) -> tuple[bytes, str]:
         """Returns an object's bytes and ETag, a marker's too."""
         # Mostly the ETag is the MD5 of the bytes; with a key of the user's it only looks like one.
         # Where it differs, the object is read again. The same bytes under the same ETag are what is
@@ -362,8 +368,8 @@ class ObstoreClient(ObjectClient):
         # each time.
         before = b"", ""
         for _ in range(_MAX_READS):
-            result = self._of(key, lambda: obstore.get(self._store, key))
-            data, etag = bytes(result.bytes()), _etag(result.meta)
+            result = self._request_bucket_object(key, lambda: obstore.get(self._store, key))
+            data, etag = bytes(result.bytes()), _unquoted_etag(result.meta)
             if not self._may_be_md5(etag) or etag == _md5(data).hexdigest():
                 return data, etag
             if before == (data, etag):
@@ -375,17 +381,17 @@ class ObstoreClient(ObjectClient):
     def _may_be_md5(self, etag: str) -> bool:
         return self._has_md5 and re.fullmatch(r"[0-9a-f]{32}", etag) is not None
 
-    def _marker(self, key: str) -> str:
+    def _marker_object_etag(self, key: str) -> str:
         """Returns the ETag of the marker at a key; "" if there is something else, or nothing."""
         with contextlib.suppress(FileNotFoundError):
-            data, etag = self._get(key)
+            data, etag = self._get_bytes_and_etag(key)
             return etag if data == MARKER else ""
         return ""
 
-    def _all(self, prefix: str) -> Iterator[StoredObject]:
+    def _list_stored_objects(self, prefix: str) -> Iterator[StoredObject]:
         try:
             for page in obstore.list(self._store, prefix or None, chunk_size=_PAGE):
-                yield from (o for o in map(_stored_object, page) if _is_below(o, prefix))
+                yield from (o for o in map(_obstore_stored_object, page) if _is_below(o, prefix))
         except (BaseError, ValueError) as error:  # A ValueError: a key such as a//b.
             raise BucketError(f"{self.uri}: {self.reason(error)}") from error
 
@@ -399,10 +405,10 @@ class ObstoreClient(ObjectClient):
     def _holds_marker(self, key: str, etag: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
             # What has replaced it since says nothing about it.
-            return self.with_retries(lambda: self._get(key)) == (MARKER, etag)
+            return self.with_retries(lambda: self._get_bytes_and_etag(key)) == (MARKER, etag)
         return False
 
-    def _of(self, key: str, request: Callable[[], _T]) -> _T:
+    def _request_bucket_object(self, key: str, request: Callable[[], _T]) -> _T:
         """Makes a request for an object; its errors are those that `ObjectClient` names."""
         try:
             return request()
@@ -412,9 +418,9 @@ class ObstoreClient(ObjectClient):
             raise FileExistsError(f"{self.uri}/{key}") from None
 
 
-def _stored_object(meta: Mapping[str, Any]) -> StoredObject:
+def _obstore_stored_object(meta: Mapping[str, Any]) -> StoredObject:
     # Listings may have milliseconds where other answers have none, so the version has seconds.
-    etag, seconds = _etag(meta), int(meta["last_modified"].timestamp())
+    etag, seconds = _unquoted_etag(meta), int(meta["last_modified"].timestamp())
     number = int.from_bytes(hashlib.sha256(etag.encode()).digest()[:8], "big")
     stat = FileStat(size=meta["size"], modified=seconds * 10**9, version=(number, seconds))
     return StoredObject(meta["path"], stat, etag)
@@ -425,7 +431,7 @@ def _is_below(stored: StoredObject, prefix: str) -> bool:
     return stored.key.startswith(prefix)
 
 
-def _etag(answer: Mapping[str, Any]) -> str:
+def _unquoted_etag(answer: Mapping[str, Any]) -> str:
     """Returns an ETag without its quotes, which Azure's listings leave out."""
     return (answer["e_tag"] or "").strip('"')
 

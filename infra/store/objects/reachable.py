@@ -49,7 +49,7 @@ def check_reachable(uri: str, server: str, variable: str) -> None:
         until = time.monotonic() + _DEADLINE
         while (left := until - time.monotonic()) > 0 and not answered.is_set():
             try:
-                _ask(server, timeout=left)
+                _ask_bucket_server(server, timeout=left)
             except (OSError, ValueError) as error:
                 reasons.append(str(getattr(error, "reason", "") or error))
                 answered.wait(min(_PAUSE, max(until - time.monotonic(), 0.0)))
@@ -80,7 +80,7 @@ def has_metadata_server() -> bool:
     return True
 
 
-def _ask(server: str, *, timeout: float) -> None:
+def _ask_bucket_server(server: str, *, timeout: float) -> None:
     # OPTIONS reads nothing, and every HTTP server has some answer to it.
     request = urllib.request.Request(f"{server.rstrip('/')}/", method="OPTIONS")
     try:

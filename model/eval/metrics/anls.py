@@ -42,7 +42,10 @@ def anls_big_vision(prediction: str, fields: Fields) -> float:
     Raises:
       ValueError: if there is no answer.
     """
-    return max(_strict(prediction.lower(), answer.lower()) for answer in some_answers(fields))
+    return max(
+        _strict_anls_similarity(prediction.lower(), answer.lower())
+        for answer in some_answers(fields)
+    )
 
 
 def edit_distance(left: str, right: str) -> int:
@@ -65,7 +68,7 @@ def _edited_share(prediction: str, answer: str) -> float:
     return edit_distance(predicted, reference) / length if length else 0.0
 
 
-def _strict(prediction: str, answer: str) -> float:
+def _strict_anls_similarity(prediction: str, answer: str) -> float:
     if not answer:
         return float(prediction == "")
     share = edit_distance(prediction, answer) / max(len(prediction), len(answer))

@@ -43,12 +43,12 @@ def bleu(prediction: str, fields: Fields) -> ItemScore:
     for n, counts in enumerate(count_ngrams(words), start=1):
         also[f"right_{n}"] = float((counts & max_counts[n - 1]).total())
         also[f"ngrams_{n}"] = float(counts.total())
-    return ItemScore(score=_scores(also)[-1], also=also)
+    return ItemScore(score=_bleu_scores(also)[-1], also=also)
 
 
 def summarize_bleu(sums: Sums) -> dict[str, PartScore]:
     """Returns the BLEU-4 of summed counts under "score", and BLEU-1 to BLEU-4."""
-    scores = _scores({name: sums.total(name) for name in sums.measures()})
+    scores = _bleu_scores({name: sums.total(name) for name in sums.measures()})
     parts = {
         f"bleu_{n}": PartScore(score=100 * score, num=sums.num)
         for n, score in enumerate(scores, start=1)
@@ -56,7 +56,7 @@ def summarize_bleu(sums: Sums) -> dict[str, PartScore]:
     return {"score": parts[f"bleu_{MAX_N}"], **parts}
 
 
-def _scores(counts: Mapping[str, float]) -> list[float]:
+def _bleu_scores(counts: Mapping[str, float]) -> list[float]:
     """Returns BLEU-1 to BLEU-4."""
     # Three words where the reference has six: exp(1 - 6/3) = 0.37 times the precision. Without this
     # factor, one word that surely occurs would be a perfect caption by BLEU-1.

@@ -48,7 +48,7 @@ def mmbench(prediction: str, fields: Fields) -> ItemScore:
     Raises:
       ValueError: if there is not one answer, or there are no choices or no question.
     """
-    answer, letter = the_answer(fields), _matched_letter(prediction, _choices(fields))
+    answer, letter = the_answer(fields), _matched_letter(prediction, _answer_choices(fields))
     if "question" not in fields:
         raise ValueError("question must name the question of all its rotations, got none.")
     return ItemScore(
@@ -83,18 +83,18 @@ def mmmu(prediction: str, fields: Fields) -> ItemScore:
     """
     if not fields.get("options"):
         return ItemScore(score=float(_is_open_answer(prediction, fields["answers"])))
-    options = _choices(fields)
-    letter = _letter(prediction, options)
+    options = _answer_choices(fields)
+    letter = _last_choice_letter(prediction, options)
     # The first bytes of a digest are as good as a die, and the same on every machine.
     drawn = int.from_bytes(hashlib.sha256(str(fields["id"]).encode()).digest()[:8], "big")
-    guess = _letters(options)[drawn % len(options)]
+    guess = _choice_letters(options)[drawn % len(options)]
     return ItemScore(
         score=float((letter or guess) == the_answer(fields)),
         also={"unparsed": float(letter is None)},
     )
 
 
-def _choices(fields: Fields) -> Sequence[str]:
+def _answer_choices(fields: Fields) -> Sequence[str]:
     options = fields.get("options")
     is_list = isinstance(options, list | tuple)
     if not is_list or not options or not all(isinstance(option, str) for option in options):
@@ -102,13 +102,13 @@ def _choices(fields: Fields) -> Sequence[str]:
     return options
 
 
-def _letters(options: Sequence[str]) -> list[str]:
+def _choice_letters(options: Sequence[str]) -> list[str]:
     return [chr(ord("A") + number) for number in range(len(options))]
 
 
 def _matched_letter(prediction: str, options: Sequence[str]) -> str | None:
     """Returns the letter that VLMEvalKit matches with a prediction; None if it matches none."""
-    words, letters = prediction.translate(_MARKS).split(), _letters(options)
+    words, letters = prediction.translate(_MARKS).split(), _choice_letters(options)
     named = [letter for letter in letters if letter in words]
     if "Failed to obtain answer via API" not in prediction:
         # Z stands for none of the choices.
@@ -126,14 +126,14 @@ def _matched_letter(prediction: str, options: Sequence[str]) -> str | None:
     return quoted[0] if len(quoted) == 1 and is_short else None
 
 
-def _letter(prediction: str, options: Sequence[str]) -> str | None:
+def _last_choice_letter(prediction: str, options: Sequence[str]) -> str | None:
     """Returns the letter of the choice that a prediction names; None if it names none.
 
     Of several, it is the one that comes last in the text.
     """
     for character in _ENDS:
         prediction = prediction.strip(character)
-    text, letters = f" {prediction} ", _letters(options)
+    text, letters = f" {prediction} ", _choice_letters(options)
     # "(B)" before " B ", and a quoted choice only where no letter stands: "A cat" begins with one.
     for template in ("({})", " {} "):
         if places := {x: at for x in letters if (at := text.rfind(template.format(x))) >= 0}:
@@ -146,15 +146,15 @@ def _letter(prediction: str, options: Sequence[str]) -> str | None:
 
 def _is_open_answer(prediction: str, answers: Sequence[str]) -> bool:
     """Returns whether a prediction holds an accepted text, or equals an accepted number."""
-    accepted = {value for answer in answers for value in _normalised(answer)}
+    accepted = {value for answer in answers for value in _normalize_open_answer(answer)}
     texts = {value for value in accepted if isinstance(value, str)}
     return any(
         any(text in value for text in texts) if isinstance(value, str) else value in accepted
-        for value in _candidates(prediction)
+        for value in _open_answer_candidates(prediction)
     )
 
 
-def _candidates(prediction: str) -> set[str | float]:
+def _open_answer_candidates(prediction: str) -> set[str | float]:
     """Returns the possible answers in a prediction: ends of its sentences, and numbers there.
 
     "So the speed is 3.5 m/s." means "3.5 m/s", and 3.5.
@@ -172,10 +172,10 @@ def _candidates(prediction: str) -> set[str | float]:
             ends.append(shortest)
     ends = ends or [prediction.strip().strip(".").lower()]
     numbers = [found for end in ends for form in _NUMBERS for found in re.findall(form, end)]
-    return {value for text in (*ends, *numbers) for value in _normalised(text)}
+    return {value for text in (*ends, *numbers) for value in _normalize_open_answer(text)}
 
 
-def _normalised(text: str) -> list[str | float]:
+def _normalize_open_answer(text: str) -> list[str | float]:
     """Returns a number of two decimals, or a text in lower case.
 
     A single character has a space on one of its sides, so that it is not found in any word.

@@ -28,7 +28,7 @@ class Documents:
         Raises:
           ValueError: if there are none.
         """
-        lang = _lang(fields)
+        lang = _caption_language(fields)
         document_ngrams = {
             ngram
             for reference in some_answers(fields)
@@ -74,7 +74,7 @@ def cider(prediction: str, fields: Fields) -> float:
     Raises:
       ValueError: if there is no reference.
     """
-    lang, references = _lang(fields), some_answers(fields)
+    lang, references = _caption_language(fields), some_answers(fields)
     documents: Documents = fields["corpus"]
     counts = count_ngrams(tokenize_ptb(prediction).split())
     candidate = documents.weigh(counts, lang)
@@ -85,11 +85,11 @@ def cider(prediction: str, fields: Fields) -> float:
         reference_ngrams = count_ngrams(tokenize_ptb(reference).split())
         longer = counts[1].total() - reference_ngrams[1].total()
         penalty = math.exp(-(longer**2) / (2 * _SIGMA**2))
-        total += penalty * _similarity(candidate, documents.weigh(reference_ngrams, lang))
+        total += penalty * _cider_similarity(candidate, documents.weigh(reference_ngrams, lang))
     return _SCALE * total / (MAX_N * len(references))
 
 
-def _similarity(candidate: Vectors, reference: Vectors) -> float:
+def _cider_similarity(candidate: Vectors, reference: Vectors) -> float:
     """Returns the sum over n of the clipped cosine similarity."""
     similarity = 0.0
     for left, right in zip(candidate, reference, strict=True):
@@ -102,5 +102,5 @@ def _similarity(candidate: Vectors, reference: Vectors) -> float:
     return similarity
 
 
-def _lang(fields: Fields) -> str:
+def _caption_language(fields: Fields) -> str:
     return str(fields.get("lang") or "en")

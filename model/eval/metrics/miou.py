@@ -63,7 +63,7 @@ def parse_box_and_codes(prediction: str) -> tuple[Box, list[int]] | None:
 
 def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray, "H W"]) -> float:
     """Returns the IoU of a mask (positive inside), scaled into its box, with the true mask."""
-    y0, x0, y1, x1 = _pixels(box, truth.shape)
+    y0, x0, y1, x1 = _box_in_pixels(box, truth.shape)
     scaled = Image.fromarray(np.asarray(mask)).resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
     predicted = np.asarray(scaled) > 0
     # Of a true mask of 10 pixels, 6 are drawn and 4 of those are right: 4 / (10 + 6 - 4) = 0.33.
@@ -75,17 +75,17 @@ def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray,
 
 def has_pixels(box: Box, size: tuple[int, ...]) -> bool:
     """Returns whether a box still covers a pixel after its edges are rounded down to pixels."""
-    y0, x0, y1, x1 = _pixels(box, size)
+    y0, x0, y1, x1 = _box_in_pixels(box, size)
     return y1 > y0 and x1 > x0
 
 
 def box_iou(left: Sequence[float], right: Sequence[float]) -> float:
     """Returns the IoU of two boxes."""
     # Corners are (ymin, xmin, ymax, xmax): the larger of the minima, the smaller of the maxima. If
-    # the boxes do not meet, that "box" has a negative side, and `_area` is 0.
+    # the boxes do not meet, that "box" has a negative side, and `_box_area` is 0.
     common = (*map(max, left[:2], right[:2]), *map(min, left[2:], right[2:]))
-    inter = _area(common)
-    union = _area(left) + _area(right) - inter
+    inter = _box_area(common)
+    union = _box_area(left) + _box_area(right) - inter
     return inter / union if union else 0.0
 
 
@@ -103,10 +103,10 @@ def mask_bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
     )
 
 
-def _area(box: Sequence[float]) -> float:
+def _box_area(box: Sequence[float]) -> float:
     return max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0)
 
 
-def _pixels(box: Box, size: tuple[int, ...]) -> tuple[int, int, int, int]:
+def _box_in_pixels(box: Box, size: tuple[int, ...]) -> tuple[int, int, int, int]:
     height, width = size
     return int(box[0] * height), int(box[1] * width), int(box[2] * height), int(box[3] * width)

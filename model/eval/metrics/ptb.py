@@ -105,15 +105,15 @@ def tokenize_ptb(caption: str) -> str:
         if space := _SPACE.match(text, position):
             position = space.end()
             continue
-        token = _longest(text, position)
+        token = _longest_ptb_token(text, position)
         if token:
-            tokens.append(_write(token))
+            tokens.append(_format_ptb_token(token))
         # What no rule knows is skipped, a character at a time.
         position += len(token) or 1
     return " ".join(token for token in tokens if token not in _DROPPED).rstrip()
 
 
-def _longest(text: str, position: int) -> str:
+def _longest_ptb_token(text: str, position: int) -> str:
     """Returns the token that starts at a position; "" if none does."""
     best, token = 0, ""
     # All rules are tried at this place. `>` and not `>=`: of equally long matches, the first rule's
@@ -126,7 +126,7 @@ def _longest(text: str, position: int) -> str:
     return token
 
 
-def _write(token: str) -> str:
+def _format_ptb_token(token: str) -> str:
     """Returns a token as the tokenizer prints it."""
     lowered = token.lower()
     if lowered in _SPELLINGS:

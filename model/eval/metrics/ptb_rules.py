@@ -80,7 +80,7 @@ _PATH = r'/[^ \t\n\f\r"<>|()]+[^ \t\n\f\r"<>|.!?(){},-]'
 _SPACE = " \t\xa0\u2000-\u200a\u3000"
 
 
-def _letters() -> str:
+def _unicode_letter_class() -> str:
     """Returns a character class: the letters of the Basic Multilingual Plane."""
     ranges: list[list[int]] = []
     for code in range(0x10000):
@@ -93,7 +93,7 @@ def _letters() -> str:
     return "".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges)
 
 
-_LETTERS = _letters()
+_LETTERS = _unicode_letter_class()
 _ONE = rf"(?:[{_LETTERS}{_MARKS}]|&(?-i:[aeiouAEIOU])(?:acute|grave|uml);)"
 _ALNUM = rf"[{_LETTERS}\d]"
 _PART = rf"{_ONE}(?:{_ONE}|\d)*"
@@ -115,7 +115,7 @@ _CAPITALS = r"(?-i:[A-Z]+(?:(?:&amp;|[+&])[A-Z]+)+)"
 _SLASHED = r"[a-z0-9]+(?:-[a-z]+){0,2}"
 
 
-def _any(words: str) -> str:
+def _any_word_pattern(words: str) -> str:
     """Returns a pattern for one of the words, the longest that fits."""
     return "(?:" + "|".join(sorted(words.split(), key=len, reverse=True)) + ")"
 
@@ -175,15 +175,15 @@ _NUMBERS = (
 
 # "Sen. Smith" and "No. 5" keep the period, "no. he" does not; U.S., '98, photo.jpg.
 _PERIODS = (
-    rf"([a-z])\.[{_SPACE}]+{_any(_OPENERS)}[{_SPACE}\n]",
-    rf"({_any(_ENDING)}\.)(?s:..)",
-    rf"({_any(_ENDING)}\.)",
-    rf"((?:{_ACRONYM}|{_any(_LEADING)}|[a-z])\.)",
+    rf"([a-z])\.[{_SPACE}]+{_any_word_pattern(_OPENERS)}[{_SPACE}\n]",
+    rf"({_any_word_pattern(_ENDING)}\.)(?s:..)",
+    rf"({_any_word_pattern(_ENDING)}\.)",
+    rf"((?:{_ACRONYM}|{_any_word_pattern(_LEADING)}|[a-z])\.)",
     rf"({_ACRONYM})[{_SPACE}\n]",
-    rf"({_any(_BEFORE_NUMBERS)}\.)[{_SPACE}\n]?\d",
+    rf"({_any_word_pattern(_BEFORE_NUMBERS)}\.)[{_SPACE}\n]?\d",
     rf"({_APOS}\d\d)[{_SPACE}\n]",
     rf"({_WORD}\.){_INSIDE}",
-    rf"({_ALNUM}+(?:\.{_ALNUM}+)*\.{_any(_EXTENSIONS)})[{_SPACE}\n.?!,]",
+    rf"({_ALNUM}+(?:\.{_ALNUM}+)*\.{_any_word_pattern(_EXTENSIONS)})[{_SPACE}\n.?!,]",
 )
 """Periods that belong to their word."""
 

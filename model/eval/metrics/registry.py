@@ -134,10 +134,12 @@ def _user_metric(name: str) -> Metric:
         raise ValueError(
             f"metric {name} must be a function (prediction, fields) -> score in 0..1: {error}."
         ) from None
-    return dataclasses.replace(metric, score=functools.partial(_checked, name, metric.score))
+    return dataclasses.replace(
+        metric, score=functools.partial(_call_user_metric, name, metric.score)
+    )
 
 
-def _checked(
+def _call_user_metric(
     name: str, score: Callable[[str, Fields], float | ItemScore], prediction: str, fields: Fields
 ) -> float | ItemScore:
     """Returns a score of the user's own metric.

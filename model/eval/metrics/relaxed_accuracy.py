@@ -21,7 +21,7 @@ def relaxed_accuracy(prediction: str, fields: Fields) -> float:
       ValueError: if there is not one answer.
     """
     predicted, target = prediction.lower(), the_answer(fields).lower()
-    number, target_number = _number(predicted), _number(target)
+    number, target_number = _parse_chart_number(predicted), _parse_chart_number(target)
     # 104 for 100 is right, 106 is wrong; "12%" for "0.12" is right. Five percent of 0 would be
     # nothing, so an answer of 0 is compared as text.
     if number is not None and target_number:
@@ -29,7 +29,7 @@ def relaxed_accuracy(prediction: str, fields: Fields) -> float:
     return float(predicted == target)
 
 
-def _number(text: str) -> float | None:
+def _parse_chart_number(text: str) -> float | None:
     try:
         return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:

@@ -21,12 +21,12 @@ def science_qa(prediction: str, fields: Fields) -> ItemScore:
     """
     answer = the_answer(fields)
     # "The answer is B. Because …" has the letter b; "B" alone has none and is wrong.
-    letter, answer_letter = _letter(prediction), _letter(answer)
+    letter, answer_letter = _parse_answer_letter(prediction), _parse_answer_letter(answer)
     if answer_letter is None:
         raise ValueError(f"answers must hold 'The answer is X.' for a letter X, got {answer!r}.")
     return ItemScore(score=float(letter == answer_letter), also={"unparsed": float(letter is None)})
 
 
-def _letter(text: str) -> str | None:
+def _parse_answer_letter(text: str) -> str | None:
     match = _ANSWER.match(text.lower())
     return match[1] if match else None

@@ -20,11 +20,11 @@ def tallyqa(prediction: str, fields: Fields) -> ItemScore:
       ValueError: if there is not one answer.
     """
     # "Two" for "2" is right; "2." or "2 dogs" is not.
-    score = float(_digits(prediction) == _digits(the_answer(fields)))
+    score = float(_count_in_digits(prediction) == _count_in_digits(the_answer(fields)))
     is_simple = fields.get("issimple", -1)
     kind = "simple" if is_simple == 1 else "complex" if is_simple == 0 else ""
     return ItemScore(score=score, groups={"kind": kind} if kind else {})
 
 
-def _digits(text: str) -> str:
+def _count_in_digits(text: str) -> str:
     return NUMERALS.get(text.lower(), text)

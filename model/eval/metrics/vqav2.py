@@ -31,13 +31,13 @@ def vqav2(prediction: str, fields: Fields) -> float:
     Raises:
       ValueError: if there are fewer than 2 answers: none would be left.
     """
-    answers = [_strip(answer) for answer in some_answers(fields)]
+    answers = [_strip_answer_space(answer) for answer in some_answers(fields)]
     if len(answers) < 2:
         raise ValueError(
             f"answers must hold at least 2 texts, one per annotator, got {answers!r}; "
             f"metric vqa takes a single one."
         )
-    predicted = _strip(prediction)
+    predicted = _strip_answer_space(prediction)
     if len(set(answers)) > 1:
         predicted, answers = (
             normalize_answer(predicted),
@@ -68,12 +68,12 @@ def normalize_answer(text: str) -> str:
         normalized = normalized.replace(mark, "" if alone else " ")
     # The source passes `re.UNICODE`, which is 32, where the number of replacements stands.
     words = _PERIOD.sub("", normalized, count=32).lower().split()
-    return " ".join(_write(word) for word in words if word not in _ARTICLES)
+    return " ".join(_normalize_answer_word(word) for word in words if word not in _ARTICLES)
 
 
-def _strip(text: str) -> str:
+def _strip_answer_space(text: str) -> str:
     return text.replace("\n", " ").replace("\t", " ").strip()
 
 
-def _write(word: str) -> str:
+def _normalize_answer_word(word: str) -> str:
     return _NUMERALS.get(word) or CONTRACTIONS.get(word, word)

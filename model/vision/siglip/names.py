@@ -20,7 +20,7 @@ _BV_BLOCK, _HF_BLOCK = _BV + "encoderblock/", HF_TOWER + "encoder.layers.{i}."
 _BV_ATTN = _BV_BLOCK + "MultiHeadDotProductAttention_0/"
 
 
-def _tower() -> list[ParameterName]:
+def _siglip_tower_names() -> list[ParameterName]:
     """Returns what the tower has once. Torch's convolution puts the output channels first."""
     patches = HF_TOWER + "embeddings."
     rows: tuple[tuple[str, str, Layout, str, Layout], ...] = (
@@ -36,7 +36,7 @@ def _tower() -> list[ParameterName]:
     ]
 
 
-def _blocks() -> list[ParameterName]:
+def _siglip_block_names() -> list[ParameterName]:
     # What every block has. Ours and big_vision's arrays hold all layers, stacked on axis 0;
     # Hugging Face has an array per layer, hence `{i}` in its names:
     #
@@ -71,4 +71,4 @@ def _blocks() -> list[ParameterName]:
     return names + linear_names(*out, merged_heads(1, vision_heads))
 
 
-NAMES: Names = (*_tower(), *_blocks())
+NAMES: Names = (*_siglip_tower_names(), *_siglip_block_names())

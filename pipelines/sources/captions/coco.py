@@ -48,7 +48,7 @@ NOCAPS = zero_shot(
 KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/dataset_coco.json")
 
 
-def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
+def _read_coco_captions(corpus: Corpus, split: str, file: Path) -> Listing:
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
 
     def item_of_row(row: dict) -> Item | None:
@@ -104,7 +104,7 @@ SOURCES = (
         COCOCAP,
         splits=("train", "restval", "val", "test"),
         files=lambda split: (KARPATHY,),
-        read=_read_coco,
+        read=_read_coco_captions,
         publisher="cs.stanford.edu/people/karpathy/deepimagesent (caption_datasets.zip)",
     ),
     published_source(

@@ -97,10 +97,10 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
             for line in file:
                 image, caption = json.loads(line)
                 captions[image].append(caption)
-            yield from _caption_items(corpus, part, lang, lines, captions, images)
+            yield from _coco35l_caption_items(corpus, part, lang, lines, captions, images)
 
 
-def _caption_items(
+def _coco35l_caption_items(
     corpus: Corpus,
     part: str,
     lang: str,

@@ -49,14 +49,14 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         # A table holds one split and the picture; the authors' file holds all splits, as numbers,
         # and the address of the picture, of which only the extension is of use.
         if isinstance(entry, TableRow):
-            row, name = entry, _file_name(text_under(entry, "image_id"), entry["image_url"])
+            row, name = entry, _cover_file_name(text_under(entry, "image_id"), entry["image_url"])
         else:
             key, row = entry
             if row["split"] not in _NUMBERS.values():
                 raise BadInput(f"split must be 1, 2 or 3, got {row['split']!r}")
             if row["split"] != _NUMBERS[split]:
                 return
-            name = _file_name(key, row["imageURL"])
+            name = _cover_file_name(key, row["imageURL"])
         questions, answers = texts_under(row, "questions"), texts_under(row, "answers")
         if len(questions) != len(answers):
             raise BadInput(f"{len(questions)} questions and {len(answers)} answers")
@@ -71,7 +71,7 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     yield from read_file(corpus, file, f"ocrvqa/{split}", items_of_row, form="dict")
 
 
-def _file_name(key: str, url: str) -> str:
+def _cover_file_name(key: str, url: str) -> str:
     return f"{key}{PurePosixPath(urlsplit(url).path).suffix}"
 
 

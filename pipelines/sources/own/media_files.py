@@ -27,10 +27,10 @@ def read_videos(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
 
 def _file_items(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Reject]:
     for path in corpus.files():
-        if path.suffix.lower() in _SIDECARS or is_hidden(_name(corpus, path)):
+        if path.suffix.lower() in _SIDECARS or is_hidden(_media_path_in_corpus(corpus, path)):
             continue
         yield Item(
-            id=f"{name}/{_name(corpus, path)}",
+            id=f"{name}/{_media_path_in_corpus(corpus, path)}",
             part=name,
             media=(corpus.media(path, video=video),),
             prefix="caption en",
@@ -45,15 +45,15 @@ def _sidecar_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     # Every picture may have a text: they are counted by kind, with one of them as an example.
     counts = OmissionCounts()
     for path in corpus.files():
-        if is_hidden(_name(corpus, path)):
-            counts.add("hidden files", _name(corpus, path))
+        if is_hidden(_media_path_in_corpus(corpus, path)):
+            counts.add("hidden files", _media_path_in_corpus(corpus, path))
         elif (suffix := path.suffix.lower()) in _SIDECARS:
-            counts.add(f"texts beside media ({suffix})", _name(corpus, path))
+            counts.add(f"texts beside media ({suffix})", _media_path_in_corpus(corpus, path))
     yield from counts.omissions(corpus.relative(corpus.folder))
     yield from unfollowed(corpus)
 
 
-def _name(corpus: Corpus, path: Path) -> str:
+def _media_path_in_corpus(corpus: Corpus, path: Path) -> str:
     return path.relative_to(corpus.folder).as_posix()
 
 

@@ -184,7 +184,7 @@ def _item_of_row(
         id=f"{source.name}/{split}/{paths[0]}#{key}",
         part=task,
         media=tuple(corpus.media(corpus.folder / path, video="video" in row) for path in paths),
-        prefix=_prefix(row, source.prompt, lang),
+        prefix=_prefix_of_row(row, source.prompt, lang),
         suffixes=_texts_under(row, "suffix") if "suffix" in row else answers,
         task=task,
         lang=lang,
@@ -196,7 +196,7 @@ def _item_of_row(
     )
 
 
-def _prefix(row: Mapping, prompt: str, lang: str) -> str:
+def _prefix_of_row(row: Mapping, prompt: str, lang: str) -> str:
     if "prefix" in row and "question" in row:
         raise BadInput("either prefix or question must be given, not both")
     if "prefix" in row:
@@ -300,10 +300,10 @@ def _media_names(corpus: Corpus) -> Iterator[str]:
             with contextlib.suppress(ValueError):
                 for _, parse in rows_of(path) if is_form and path.is_file() else ():
                     with contextlib.suppress(ValueError, RecursionError):
-                        yield from _paths_of_row(corpus, parse())
+                        yield from _media_paths_of_row(corpus, parse())
 
 
-def _paths_of_row(corpus: Corpus, values: Any) -> Iterator[str]:
+def _media_paths_of_row(corpus: Corpus, values: Any) -> Iterator[str]:
     row = without_absent(values) if isinstance(values, Mapping) else {}
     for key in row.keys() & {"image", "video"}:
         for path in _texts_under(row, key):

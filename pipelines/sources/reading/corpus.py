@@ -235,18 +235,18 @@ class Corpus:
         Raises:
           ValueError: if a list cannot be followed.
         """
-        return self._files_below(self.folder)
+        return self._walk_corpus_files(self.folder)
 
-    def _files_below(self, folder: Path) -> Iterator[Path]:
+    def _walk_corpus_files(self, folder: Path) -> Iterator[Path]:
         # `os.path.isdir` is False for a path in a bucket.
         names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
-        reasons = self._unlisted(folder, [*filter(is_unicode, sorted(names))])
+        reasons = self._unlisted_file_reasons(folder, [*filter(is_unicode, sorted(names))])
         for name in sorted(names):
             path = folder / printable_name(name)
             if not is_unicode(name):
                 self.passed_over[path] = NOT_UTF8
             elif path.is_dir() and not path.is_symlink():
-                yield from self._files_below(path)
+                yield from self._walk_corpus_files(path)
             elif not path.is_file():
                 what = "folder, which is not followed" if path.is_dir() else "missing file"
                 reason = f"{LINK}{what}" if path.is_symlink() else "neither a file nor a folder"
@@ -256,7 +256,7 @@ class Corpus:
             elif left_out := reasons[name]:
                 self.passed_over[path] = left_out
 
-    def _unlisted(self, folder: Path, names: list[str]) -> dict[str, str | None]:
+    def _unlisted_file_reasons(self, folder: Path, names: list[str]) -> dict[str, str | None]:
         """Returns why files of a folder do not count, by its own list; None for the list."""
         caches: dict[str, str | None] = {n: "cache of datasets" for n in names if _CACHE.match(n)}
         reasons: dict[str, str | None] = {}

@@ -27,15 +27,15 @@ def csv_cells(path: Path) -> Iterator[tuple[int, Callable[[], dict[str, str]]]]:
       DamagedFile: if the file cannot be read to its end.
     """
     with open_lines(path) as data:
-        lines, table = _reader(path, data)
+        lines, table = _open_csv_reader(path, data)
         columns = _column_names(table, lines)
         while True:
             first = table.line_num + 1
             try:
                 cells = next(table, None)
             except csv.Error as error:
-                reason = _reason(error, lines, first, table.line_num)
-                yield first, functools.partial(_refuse, reason)
+                reason = _csv_error_reason(error, lines, first, table.line_num)
+                yield first, functools.partial(_refuse_csv_row, reason)
                 continue
             if cells is None:
                 return
@@ -50,11 +50,11 @@ def csv_columns(path: Path) -> list[str]:
       BadInput, DamagedFile: as in `csv_cells`.
     """
     with open_lines(path) as data:
-        lines, table = _reader(path, data)
+        lines, table = _open_csv_reader(path, data)
         return _column_names(table, lines)
 
 
-def _reader(path: Path, data: BinaryIO) -> tuple["Lines", Any]:
+def _open_csv_reader(path: Path, data: BinaryIO) -> tuple["Lines", Any]:
     csv.field_size_limit(_MAX_CELL)
     lines = Lines(io.TextIOWrapper(data, "utf-8", "surrogateescape", newline=""))
     # Strict: a text that begins with a quote and goes on after the next one would take what is
@@ -63,7 +63,7 @@ def _reader(path: Path, data: BinaryIO) -> tuple["Lines", Any]:
     return lines, csv.reader(lines, delimiter=delimiter, strict=True)
 
 
-def _reason(error: csv.Error, lines: "Lines", first: int, last: int) -> str:
+def _csv_error_reason(error: csv.Error, lines: "Lines", first: int, last: int) -> str:
     """Returns why lines of a table, from the first to the last, are no row."""
     if lines.at_end:  # It asked for a line after the last: a quote was still open.
         return f"a quote that is opened from line {first} on is never closed"
@@ -109,7 +109,7 @@ class Lines(Iterator[str]):
             raise
 
 
-def _refuse(reason: str) -> dict[str, str]:
+def _refuse_csv_row(reason: str) -> dict[str, str]:
     raise BadInput(reason)
 
 

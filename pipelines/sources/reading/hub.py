@@ -58,10 +58,10 @@ def table_rows(corpus: Corpus, table: Path, columns: Sequence[str] = ()) -> Iter
         except BadInput as error:
             raise ValueError(f"{table}: {error}.") from error
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _damaged(table, error) from error
+            raise _damaged_parquet_error(table, error) from error
 
 
-def _damaged(table: Path, error: Exception) -> ValueError:
+def _damaged_parquet_error(table: Path, error: Exception) -> ValueError:
     reason = " ".join(str(error).split())[:120]
     return ValueError(f"{table} is damaged parquet: {reason}.")
 
@@ -89,7 +89,7 @@ def rows_of_batch(batch: Any, *, named: bool = False) -> list[dict[str, Any]]:
     except ValueError:  # One odd cell among all the rows, which are taken one by one.
         rows = [
             {
-                name: _cell(column[number])
+                name: _parquet_cell_value(column[number])
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             }
             for number in range(batch.num_rows)
@@ -107,12 +107,12 @@ def _features_of(schema: Any) -> dict[str, Any]:
     """Returns column -> its feature, which `datasets` writes into the schema; {} without."""
     # A sequence of objects is an object of lists, so sequences are no part of the way to a class.
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        note = json.loads(schema.metadata[b"huggingface"], object_hook=_element)
+        note = json.loads(schema.metadata[b"huggingface"], object_hook=_list_element_feature)
         return dict(note["info"]["features"])
     return {}
 
 
-def _element(feature: dict[str, Any]) -> Any:
+def _list_element_feature(feature: dict[str, Any]) -> Any:
     return feature["feature"] if {"_type", "feature"} <= feature.keys() else feature
 
 
@@ -138,7 +138,7 @@ def _as_written(value: Any, kind: Any, feature: Any = None) -> Any:
     return float(str(width(number)))
 
 
-def _cell(scalar: Any) -> Any:
+def _parquet_cell_value(scalar: Any) -> Any:
     """Returns the value of a cell; bytes if it is no text, None if it is nothing else either."""
     try:
         return scalar.as_py()
@@ -157,7 +157,7 @@ def count_rows(corpus: Corpus, table: Path) -> int:
         try:
             return parquet.read_metadata(local).num_rows
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(table, error) from error
+            raise _damaged_parquet_error(table, error) from error
 
 
 class TablePictures:

@@ -94,21 +94,21 @@ class MediaReader:
             waiting.append(item)
             for media in self._new_of(item):
                 if run and not _are_neighbours(run, media):
-                    self._fetch(run)
+                    self._fetch_media_run(run)
                     run = []
                 run.append(media)
             while self._is_full(len(waiting)):
                 # The next item's images may still be in the open run: then fetch the run now.
                 pictures = (media for media in waiting[0].media if not media.video)
                 if any(media not in self._requests for media in pictures):
-                    self._fetch(run)
+                    self._fetch_media_run(run)
                     run = []
                 yield waiting[0]
-                self._release(waiting.popleft())
-        self._fetch(run)
+                self._release_item_media(waiting.popleft())
+        self._fetch_media_run(run)
         for item in waiting:
             yield item
-            self._release(item)
+            self._release_item_media(item)
 
     def read(self, media: Media) -> bytes:
         """Returns the encoded bytes of an image.
@@ -166,7 +166,7 @@ class MediaReader:
                 self._bytes += _media_size(media)
                 yield media
 
-    def _release(self, item: Item) -> None:
+    def _release_item_media(self, item: Item) -> None:
         for media in item.media:
             if media.video:
                 continue
@@ -175,7 +175,7 @@ class MediaReader:
                 del self._waiting_uses[media], self._requests[media]
                 self._bytes -= _media_size(media)
 
-    def _fetch(self, run: list[Media]) -> None:
+    def _fetch_media_run(self, run: list[Media]) -> None:
         if run:
             self._requests |= dict.fromkeys(run, self._pool.submit(self._read_run, run))
 

@@ -214,17 +214,17 @@ def read_rows(
         except StopIteration:
             return
         except DamagedFile as error:
-            yield _reject_row(corpus, path, f"{name}/{path.name}", error.after(number))
+            yield _reject_annotation_row(corpus, path, f"{name}/{path.name}", error.after(number))
             return
         try:
             check_width(row)
             result = items_of_row(row)
             items = [result] if isinstance(result, Item) else list(result or ())
         except BadInput as error:
-            yield _reject_row(corpus, path, f"{name}/row-{number}", str(error))
+            yield _reject_annotation_row(corpus, path, f"{name}/row-{number}", str(error))
         except _MALFORMED as error:
             reason = f"malformed row: {reason_of(error, row)}"
-            yield _reject_row(corpus, path, f"{name}/row-{number}", reason)
+            yield _reject_annotation_row(corpus, path, f"{name}/row-{number}", reason)
         else:
             yield from items
 
@@ -240,5 +240,5 @@ def check_width(row: Any) -> None:
             raise BadInput(f"more cells than columns: {cells[None]!r:.60}")
 
 
-def _reject_row(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
+def _reject_annotation_row(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
     return Reject(id=identity, stage="read", reason=reason, source=corpus.relative(path))

@@ -82,7 +82,7 @@ class SourceSpec:
 
     def units_of(self, corpus: Corpus, split: str) -> list[str]:
         """Returns the units that can be listed separately, in order; "" is the whole split."""
-        slices = self._slices(split)
+        slices = self._parse_split_slices(split)
         # Which records a part has depends on the ids of all, so its units cannot be listed one by
         # one.
         if self.units is None or any(part.start or part.stop for part in slices):
@@ -97,7 +97,7 @@ class SourceSpec:
         units of the whole split are listed and the part is taken from them. Several parts, or a
         part with a limit, cannot be taken in this way: the split is returned as given, with None.
         """
-        slices = self._slices(split)
+        slices = self._parse_split_slices(split)
         is_part = [bool(part.start or part.stop) for part in slices]
         # A limit is a part as well: "train" with a limit of 100 is "train[:100]".
         if limit and not any(is_part):
@@ -127,7 +127,7 @@ class SourceSpec:
         What is passed over inside the files that are read is in `corpus.omissions()`.
         """
         found: set[Omission] = set()
-        for part in self._slices(split):
+        for part in self._parse_split_slices(split):
             for names in self.files(part.split):
                 found.update(_other_names(corpus, names))
             found.update(self.omissions(corpus, part.split))
@@ -140,7 +140,7 @@ class SourceSpec:
           FileNotFoundError: if a file is missing, naming it and where it is published.
         """
         try:
-            for part in self._slices(split):
+            for part in self._parse_split_slices(split):
                 yield from read_slice(part, lambda part=part: self.read(corpus, part.split))
         except FileNotFoundError as error:
             if not self.publisher:
@@ -155,7 +155,7 @@ class SourceSpec:
         Raises:
           ValueError: if this source has no such split.
         """
-        return [part.split for part in self._slices(split)]
+        return [part.split for part in self._parse_split_slices(split)]
 
     def shares(self, split: str, other: str) -> bool:
         """Returns whether two splits, such as "train+val[:5%]" and "val", may share records.
@@ -170,15 +170,15 @@ class SourceSpec:
             if a.split == b.split
             else a.split == self.containing_split(b.split)
             or b.split == self.containing_split(a.split)
-            for a in self._slices(split)
-            for b in self._slices(other)
+            for a in self._parse_split_slices(split)
+            for b in self._parse_split_slices(other)
         )
 
     def antialias_of(self, split: str) -> bool:
         """Returns whether a split's images are filtered; "train+val" is a training split."""
         return self.antialias if split.startswith("train") else self.antialias_eval
 
-    def _slices(self, split: str) -> list[Slice]:
+    def _parse_split_slices(self, split: str) -> list[Slice]:
         # "train+val[:5%]" ─▶ (train, "", ""), (val, "", "5%"). A split that is named twice would
         # give records with equal ids.
         slices = [parse_slice(part) for part in split.split("+")]

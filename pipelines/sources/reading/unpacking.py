@@ -32,13 +32,13 @@ _HEAD = 10
 
 def is_packed(file: BinaryIO) -> bool:
     """Returns whether an open file is packed; its position is its beginning before and after."""
-    return _opener(file) is not None
+    return _packed_file_opener(file) is not None
 
 
 @contextlib.contextmanager
 def unpack(file: BinaryIO) -> Iterator[BinaryIO]:
     """Yields the content of an open file: the file itself, if it is not packed."""
-    opener = _opener(file)
+    opener = _packed_file_opener(file)
     with opener(file) if opener else contextlib.nullcontext(file) as content:
         yield cast(BinaryIO, content)
 
@@ -117,7 +117,7 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
             raise DamagedFile(path.name, reason_of(error)) from error
 
 
-def _opener(file: BinaryIO):
+def _packed_file_opener(file: BinaryIO):
     head = file.read(_HEAD)
     file.seek(0)
     if head.startswith(_BZIP2) and head[4:] in _BLOCKS:

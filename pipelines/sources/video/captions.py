@@ -80,7 +80,7 @@ _VATEX = {
 }
 
 
-def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
+def _read_activitynet_captions(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "activitynet"))
 
     def item_of_row(row: tuple[str, Mapping, int]) -> Item:
@@ -123,7 +123,7 @@ def _num_segments(segments: Any) -> int:
     return max(1, len(sentences)) if isinstance(sentences, list) else 1
 
 
-def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
+def _read_msrvtt_captions(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(msrvtt_folder(corpus, split))
     listed = load_list(corpus, file, "sentences")
     captions_of = {group[0].get("video_id"): group for group in group_rows(listed, "video_id")}
@@ -168,7 +168,7 @@ SOURCES = (
         files=lambda split: (
             (f"{_ACTIVITYNET[split]}.json", f"captions/{_ACTIVITYNET[split]}.json"),
         ),
-        read=_read_activitynet,
+        read=_read_activitynet_captions,
         publisher="cs.stanford.edu/people/ranjaykrishna/densevid",
     ),
     published_source(
@@ -177,7 +177,7 @@ SOURCES = (
         files=lambda split: (
             (f"{'test' if split == 'test' else 'train_val'}_videodatainfo.json",),
         ),
-        read=_read_msrvtt,
+        read=_read_msrvtt_captions,
         publisher="ms-multimedia-challenge.com/2017/dataset",
     ),
     published_source(

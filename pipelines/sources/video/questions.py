@@ -60,7 +60,9 @@ MSVD_QA = video_benchmark(
 _BOTH_QA = "github.com/xudejing/video-question-answering"
 
 
-def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
+def _read_activitynet_questions(
+    corpus: Corpus, split: str, questions: Path, answers: Path
+) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "activitynet"))
     # Questions and answers are two files, joined by the question's id.
     answered = index_rows(answers, load_list(corpus, answers), "question_id")
@@ -85,7 +87,7 @@ def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path
     yield from read_file(corpus, questions, f"activitynet_qa/{split}", item_of_row)
 
 
-def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
+def _read_msrvtt_questions(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(msrvtt_folder(corpus, split))
 
     def item_of_row(row: dict) -> Item:
@@ -133,14 +135,14 @@ SOURCES = (
         files=lambda split: tuple(
             (f"dataset/{split}_{part}.json", f"{split}_{part}.json") for part in "qa"
         ),
-        read=_read_activitynet,
+        read=_read_activitynet_questions,
         publisher="github.com/MILVLG/activitynet-qa",
     ),
     published_source(
         MSRVTT_QA,
         splits=SPLITS,
         files=lambda split: ((f"{split}_qa.json",),),
-        read=_read_msrvtt,
+        read=_read_msrvtt_questions,
         publisher=_BOTH_QA,
     ),
     published_source(

@@ -51,8 +51,8 @@ def _read_mmbench(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             table = file if isinstance(file, Path) else row.table
             media = pictures.store(TableRow(table, {"image": image}), f"{index % _ROTATION}.jpg")
         media_of[index] = media
-        options = _options(row)
-        answers = _answers(row, split, options)
+        options = _choices_by_letter(row)
+        answers = _answer_letters(row, split, options)
         hint = row.get("hint")
         return question_item(
             MMBENCH,
@@ -73,7 +73,7 @@ def _read_mmbench(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
     yield from read_file(corpus, file, f"mmbench/{split}", item_of_row, form="csv")
 
 
-def _options(row: Mapping) -> dict[str, str]:
+def _choices_by_letter(row: Mapping) -> dict[str, str]:
     """Returns letter -> choice, from A on, two at least; none before the last may be empty."""
     options = {x: str(row[x]) for x in ascii_uppercase if not _is_empty(row.get(x), ("", "nan"))}
     for expected, letter in zip(ascii_uppercase, options, strict=False):
@@ -85,7 +85,7 @@ def _options(row: Mapping) -> dict[str, str]:
     return options
 
 
-def _answers(row: Mapping, split: str, options: Mapping[str, str]) -> list[str]:
+def _answer_letters(row: Mapping, split: str, options: Mapping[str, str]) -> list[str]:
     answer = row.get("answer")
     if split == "test" and _is_empty(answer):
         return []

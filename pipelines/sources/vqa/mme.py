@@ -82,7 +82,7 @@ def _read_mme(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
                 return None
             image = text_under(row, "question_id")
             media, text = pictures.store(row, Path(image).name), text_under(row, "question")
-            return _question(split, task, media, image, text, row["answer"])
+            return _yes_no_item(split, task, media, image, text, row["answer"])
 
         yield from read_file(corpus, file, f"mme/{split}", item_of_row)
         return
@@ -109,17 +109,19 @@ def _read_image(corpus: Corpus, split: str, task: str, path: Path, images: Path)
         text, tab, answer = line.rpartition("\t")
         if not tab:
             raise BadInput(f"line must be a question, a tab and an answer, got {line!r:.80}")
-        return _question(split, task, media, f"{task}/{path.stem}", text, answer)
+        return _yes_no_item(split, task, media, f"{task}/{path.stem}", text, answer)
 
     name = f"mme/{split}/{task}/{path.stem}"
-    yield from read_rows(corpus, path, name, _lines(corpus, path), item_of_row)
+    yield from read_rows(corpus, path, name, _question_lines(corpus, path), item_of_row)
 
 
-def _lines(corpus: Corpus, path: Path) -> Iterator[str]:
+def _question_lines(corpus: Corpus, path: Path) -> Iterator[str]:
     yield from (line for line in corpus.read_text(path).splitlines() if line.strip())
 
 
-def _question(split: str, task: str, media: Media, image: str, text: str, answer: object) -> Item:
+def _yes_no_item(
+    split: str, task: str, media: Media, image: str, text: str, answer: object
+) -> Item:
     answer = str(answer).strip().lower()
     if answer not in ("yes", "no"):
         raise BadInput(f"answer must be Yes or No, got {answer!r}")

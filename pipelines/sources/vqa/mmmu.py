@@ -82,9 +82,9 @@ def _read_table(corpus: Corpus, split: str, table: Path) -> Listing:
         # A question is asked with one picture: of several, the first.
         media = pictures.store(TableRow(table, {"image": row["image_1"]}), f"{key}.png")
         # The test split's answers are not published.
-        answers = [] if split == "test" else _texts(row["answer"], "answer")
+        answers = [] if split == "test" else _texts_of_cell(row["answer"], "answer")
         if row["question_type"] == "multiple-choice":
-            options = _texts(row["options"], "options")
+            options = _texts_of_cell(row["options"], "options")
             letters = [chr(ord("A") + number) for number in range(len(options))]
             if split != "test" and (len(answers) != 1 or answers[0] not in letters):
                 raise BadInput(f"answer must be one of {', '.join(letters)}, got {answers!r:.40}")
@@ -107,7 +107,7 @@ def _read_table(corpus: Corpus, split: str, table: Path) -> Listing:
     yield from read_file(corpus, [table], f"mmmu/{split}/{subject}", item_of_row)
 
 
-def _texts(cell: object, field: str) -> list[str]:
+def _texts_of_cell(cell: object, field: str) -> list[str]:
     """Returns the texts of a cell, which holds a list as a Python literal, or one text."""
     if isinstance(cell, str) and cell.startswith("["):
         cell = literal_list(cell, field)

@@ -92,7 +92,7 @@ def _answer_only(row: dict) -> object:
     return sys.intern(row["answer"]) if "answer_id" in row and "answer" in row else row
 
 
-def _read_coco(benchmark: Benchmark):
+def _coco_question_reader(benchmark: Benchmark):
     name = benchmark.name
 
     def read(
@@ -189,7 +189,7 @@ SOURCES = (
         OKVQA,
         splits=("train", "val"),
         files=_coco_files(""),
-        read=_read_coco(OKVQA),
+        read=_coco_question_reader(OKVQA),
         publisher="okvqa.allenai.org/download.html",
         tables=_TABLES,
     ),
@@ -205,7 +205,7 @@ SOURCES = (
         VQAV2,
         splits=tuple(_COCO_SPLITS),
         files=_coco_files("v2_"),
-        read=_read_coco(VQAV2),
+        read=_coco_question_reader(VQAV2),
         publisher="visualqa.org/download.html",
         tables=_TABLES,
     ),

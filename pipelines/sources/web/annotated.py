@@ -42,7 +42,7 @@ def _coco_names(split: str) -> tuple[str, ...]:
     return f"annotations/{name}", name
 
 
-def _read_coco(corpus: Corpus, split: str) -> Listing:
+def _read_coco_objects(corpus: Corpus, split: str) -> Listing:
     file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
     categories, annotations, images = (
@@ -89,13 +89,13 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
         media = corpus.media(folder / row["file_name"])
         return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, metadata)
 
-    _note_orphans(corpus, file, objects, (_key(row, "id") for row in images))
+    _note_orphans(corpus, file, objects, (_annotation_row_key(row, "id") for row in images))
     yield from read_rows(corpus, file, f"coco_objects/{split}", images, items_of_row)
     yield from _of_no_image(corpus, file, f"coco_objects/{split}", loose)
 
 
 def _shared_ids(rows: list[Any]) -> set[object]:
-    counts = Counter(_key(row, "id") for row in rows)
+    counts = Counter(_annotation_row_key(row, "id") for row in rows)
     return {key for key, num in counts.items() if num > 1}
 
 
@@ -139,7 +139,7 @@ def _note_orphans(
             counts.add("annotations of images that no list has", str(key), len(of_image))
 
 
-def _key(row: object, field: str) -> object:
+def _annotation_row_key(row: object, field: str) -> object:
     key = row.get(field) if isinstance(row, Mapping) else None
     return key if isinstance(key, int | str) else None
 
@@ -208,7 +208,7 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
     described = {
         key: row["regions"] for key, row in regions.items() if isinstance(row.get("regions"), list)
     }
-    _note_orphans(corpus, descriptions, described, (_key(row, "id") for row in rows))
+    _note_orphans(corpus, descriptions, described, (_annotation_row_key(row, "id") for row in rows))
     yield from read_rows(corpus, questions, f"visual_genome/{split}", rows, items_of_row)
 
 
@@ -241,7 +241,7 @@ SOURCES = tuple(
             "coco_objects",
             "coco",
             ("train", "val"),
-            _read_coco,
+            _read_coco_objects,
             lambda split: (_coco_names(split),),
             "cocodataset.org/#download",
         ),

@@ -45,7 +45,7 @@ _OTHER_MEDIA = re.compile("image|img|photo|picture|video|audio|sound|speech|medi
 _SOUNDS = (".aac", ".flac", ".m4a", ".mp3", ".ogg", ".opus", ".wav")
 
 
-def _read(corpus: Corpus, split: str, *, name: str) -> Listing:
+def _read_conversations(corpus: Corpus, split: str, *, name: str) -> Listing:
     file = find_annotation(corpus, _FILES[name])
     rows, numbers = load_list(corpus, file), itertools.count()
     stated = {str(row.get("id")) for row in rows if isinstance(row, Mapping)}
@@ -53,20 +53,20 @@ def _read(corpus: Corpus, split: str, *, name: str) -> Listing:
     counts.clear()  # A part of a split is read twice.
 
     def item_of_row(row: Mapping) -> Item | None:
-        place, turns = next(numbers), _turns(row)
+        place, turns = next(numbers), _conversation_turns(row)
         row = {field: value for field, value in row.items() if not is_absent(value)}
         identity = row["id"] if "id" in row else id_of_place(place, lambda: stated)
         # Rows of one picture may share an id, so the words tell them apart.
         key = f"{identity}-{stable_hash(json.dumps(turns)):016x}"
         (question, answer), *more = turns
         fields = {"suffixes": (answer,), "turns": tuple(more), "part": name, "task": "conversation"}
-        field, paths = _media_of_row(row)
+        field, paths = _conversation_media_paths(row)
         of_turns = {f"{key} of a turn" for said in row["conversations"] for key in said}
         for other in sorted(row.keys() - _READ | of_turns - _OF_TURNS):
             reason = f"field {other}, which {name} does not read"
             counts.add(reason if len(counts) < MAX_REASONS else "further fields", str(identity))
         if paths:
-            media = tuple(_media(corpus, path, field) for path in paths)
+            media = tuple(_conversation_media(corpus, path, field) for path in paths)
             asked = _without_marks(turns, field, len(paths))
             return Item(id=f"{name}/{split}/{paths[0]}#{key}", media=media, prefix=asked, **fields)
         if name != "llava_instruct":
@@ -80,7 +80,7 @@ def _read(corpus: Corpus, split: str, *, name: str) -> Listing:
     yield from read_rows(corpus, file, f"{name}/{split}", rows, item_of_row)
 
 
-def _media_of_row(row: Mapping) -> tuple[str, list[str]]:
+def _conversation_media_paths(row: Mapping) -> tuple[str, list[str]]:
     """Returns the field that names a row's media, and their paths; none if it is text alone."""
     listed = {f: row[f] if isinstance(row[f], list) else [row[f]] for f in _MEDIA if f in row}
     fields = [field for field, named in listed.items() if named]
@@ -98,7 +98,7 @@ def _media_of_row(row: Mapping) -> tuple[str, list[str]]:
     return field, [text_under({field: path}, field) for path in named]
 
 
-def _turns(row: Mapping) -> list[tuple[str, str]]:
+def _conversation_turns(row: Mapping) -> list[tuple[str, str]]:
     """Returns the questions and answers of a row."""
     said = list(row["conversations"])
     # LLaVA leaves out what is said before the first question.
@@ -124,14 +124,14 @@ def _without_marks(turns: list[tuple[str, str]], field: str, count: int) -> str:
     return question.replace(mark, "").strip()
 
 
-def _media(corpus: Corpus, name: str, field: str) -> Media:
+def _conversation_media(corpus: Corpus, name: str, field: str) -> Media:
     home = "videos" if "video" in field else "images"
     path, within = corpus.folder / name, corpus.folder / home / name
     path = within if not corpus.has(path) and corpus.has(within) else path
     return corpus.media(path, video=home == "videos")
 
 
-def _omissions(corpus: Corpus, split: str, *, name: str) -> Any:
+def _conversation_omissions(corpus: Corpus, split: str, *, name: str) -> Any:
     files = (path.name for path in sorted(corpus.folder.iterdir()) if path.is_file())
     return data_files(corpus, name, (file for file in files if file != _FILES[name]))
 
@@ -141,11 +141,11 @@ SOURCES = tuple(
         name=name,
         folder=name,
         splits=("train",),
-        read=functools.partial(_read, name=name),
+        read=functools.partial(_read_conversations, name=name),
         antialias=True,
         antialias_eval=True,
         files=lambda split, file=file: ((file,),),
-        omissions=functools.partial(_omissions, name=name),
+        omissions=functools.partial(_conversation_omissions, name=name),
         publisher=publisher,
     )
     for (name, file), publisher in zip(

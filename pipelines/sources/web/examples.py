@@ -132,7 +132,7 @@ def _items_of_tfrecord(corpus: Corpus, path: Path) -> Iterator[Item | Reject]:
     # Opened outside of the `try`: a file that cannot be opened may well be whole.
     with corpus.annotation(path).open("rb") as file:
         try:
-            for items in _read_file(corpus, path, file, "tfrecord", _plain_text):
+            for items in _read_record_file(corpus, path, file, "tfrecord", _plain_text):
                 yield from items
         except (ValueError, *DAMAGE) as error:
             if is_of_machine(error):
@@ -220,7 +220,9 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     count, damage = 0, ""
     with corpus.annotation(path).open("rb") as file:
         try:
-            for items in _read_file(corpus, path, file, "tfds", _class_names(corpus, path.parent)):
+            for items in _read_record_file(
+                corpus, path, file, "tfds", _class_names(corpus, path.parent)
+            ):
                 count += 1
                 yield from items
         except (ValueError, *DAMAGE) as error:
@@ -307,7 +309,7 @@ def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
     return text
 
 
-def _read_file(
+def _read_record_file(
     corpus: Corpus, path: Path, file: BinaryIO, kind: str, text: Callable[[str, object], str]
 ) -> Iterator[list[Item | Reject]]:
     """Yields the items of each record of an open file.

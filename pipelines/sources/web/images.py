@@ -77,7 +77,7 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
       FileNotFoundError: if there is none.
     """
     del split  # Web corpora have one.
-    units = _roles(corpus).units
+    units = _corpus_file_roles(corpus).units
     if not units:
         raise FileNotFoundError(
             f"{corpus.folder} holds no .tar, .tgz, .parquet, .arrow, .jsonl, .csv or .tsv file."
@@ -93,7 +93,7 @@ class _Roles(NamedTuple):
     other_splits: dict[str, str]
 
 
-def _roles(corpus: Corpus) -> _Roles:
+def _corpus_file_roles(corpus: Corpus) -> _Roles:
     """Returns the files of a corpus, but for the rest of each unit."""
     names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
     # A folder that states splits is read for the one to train on:
@@ -129,7 +129,7 @@ def _roles(corpus: Corpus) -> _Roles:
 def _web_omissions(corpus: Corpus, split: str) -> Iterator[Omission]:
     """Yields the files that look like data and are in no unit, and those of other splits."""
     del split  # Web corpora have one.
-    units, others, other_splits = _roles(corpus)
+    units, others, other_splits = _corpus_file_roles(corpus)
     for name, other in other_splits.items():
         reason = f"of split {other}, beside one to train on"
         yield Omission(source=corpus.relative(corpus.folder / name), reason=reason)
@@ -312,7 +312,7 @@ class _Contents:
             return ""
         name = posixpath.normpath(member.name)
         if member.isfile():
-            content = self._read_file(member, member.name, extension)
+            content = self._read_archive_member(member, member.name, extension)
             self.note(member)
             if not self._is_random and self._num_kept < _MAX_KEPT:
                 self._texts[name] = content
@@ -323,7 +323,7 @@ class _Contents:
         target = posixpath.normpath(posixpath.join(folder, member.linkname))
         if target in self._members:
             self._members[name] = self._members[target]
-            return self._read_file(self._members[target], member.name, extension)
+            return self._read_archive_member(self._members[target], member.name, extension)
         content = self._texts.get(target)
         is_image = extension in _IMAGES
         if content is None or is_image is not isinstance(content, Media):
@@ -333,9 +333,11 @@ class _Contents:
         self._texts[name] = content
         return content
 
-    def _read_file(self, member: tarfile.TarInfo, name: str, extension: str) -> Media | str:
+    def _read_archive_member(
+        self, member: tarfile.TarInfo, name: str, extension: str
+    ) -> Media | str:
         if extension in _IMAGES:
-            return self._image(member, name)
+            return self._locate_archive_image(member, name)
         if member.size > _MAX_TEXT:
             return _Fault(f"{name} has {member.size} bytes")
         file = self._archive.extractfile(member)
@@ -344,7 +346,7 @@ class _Contents:
         except BadInput as error:
             return _Fault(str(error))
 
-    def _image(self, member: tarfile.TarInfo, name: str) -> Media | str:
+    def _locate_archive_image(self, member: tarfile.TarInfo, name: str) -> Media | str:
         # An image is not read: in a plain archive its offset finds it again. A packed one has no
         # such offsets, and the bytes of a sparse member are not in one piece: these are unpacked.
         place: dict = {"offset": member.offset_data, "size": member.size}

@@ -105,7 +105,7 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
             for number, row in enumerate(rows):
                 yield from _read_row(corpus, path, number, lambda row=row: row)
         except BadInput as error:
-            yield _reject_row(corpus, path, None, str(error))
+            yield _reject_table_row(corpus, path, None, str(error))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if is_of_machine(error):
                 raise
@@ -114,7 +114,7 @@ def _read_columns(corpus: Corpus, path: Path, batches: Batches) -> Iterator[WebI
             with local.open("rb") as file:
                 if file.read(len(POINTER)) == POINTER:
                     message = "it is a pointer of Git LFS; get the files by git lfs pull"
-            yield _reject_row(corpus, path, None, f"damaged {form}: {message}")
+            yield _reject_table_row(corpus, path, None, f"damaged {form}: {message}")
 
 
 def read_jsonl(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
@@ -158,9 +158,9 @@ def read_csv(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
             num_read += 1
             yield from _read_row(corpus, path, number, lambda c=cells: _fields_of_cells(c()))
     except DamagedFile as error:
-        yield _reject_row(corpus, path, None, error.after(num_read))
+        yield _reject_table_row(corpus, path, None, error.after(num_read))
     except BadInput as error:
-        yield _reject_row(corpus, path, None, f"table {error}")
+        yield _reject_table_row(corpus, path, None, f"table {error}")
 
 
 def _fields_of_cells(cells: Mapping[str, str]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _read_lines(
         except StopIteration:
             return
         except DamagedFile as error:
-            yield _reject_row(corpus, path, None, error.after(num_read))
+            yield _reject_table_row(corpus, path, None, error.after(num_read))
             return
         yield from _read_row(corpus, path, number, lambda line=line: parse(_check_length(line)))
 
@@ -238,15 +238,15 @@ def _read_row(
         if status != "success" and is_failed:
             corpus.omission_counts(path).add("rows whose status is not success", identity)
             return
-        media = _media_of_row(corpus, path, number, fields)
+        media = _media_of_table_row(corpus, path, number, fields)
         if media is None:
             raise BadInput(f"no image among the fields {with_nearest(values, _FIELDS)}")
         yield WebImage.from_fields(identity, media, fields)
     except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
-        yield _reject_row(corpus, path, number, reason_of(error))
+        yield _reject_table_row(corpus, path, number, reason_of(error))
 
 
-def _reject_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
+def _reject_table_row(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
     return Reject(
         id=_row_id(corpus, path, number), stage=STAGE, reason=reason, source=corpus.relative(path)
     )
@@ -257,7 +257,7 @@ def _row_id(corpus: Corpus, path: Path, number: int | None) -> str:
     return base if number is None else f"{base}/{number:09d}"
 
 
-def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Media | None:
+def _media_of_table_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Media | None:
     """Returns a row's pixels; None if no field has any."""
     # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
     # What cannot be read is an error only if nothing before it can.
@@ -273,7 +273,7 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
         place: dict[str, Any] = corpus.unpacked.append(data)
         return Media(path=corpus.relative(path), member=f"{number:09d}.{field}", **place)
     downloads = {n: "key" for n in _names_of_key(path, row) if corpus.has(path.parent / n)}
-    names = _paths_of_row(row) | downloads
+    names = _picture_paths_of_row(row) | downloads
     # Several fields may name one picture, from here and from elsewhere: the file that is here
     # counts. Which of several files is the picture is not guessed.
     places = {name: field for name, field in names.items() if "://" not in name}
@@ -290,7 +290,7 @@ def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Medi
     return None
 
 
-def _paths_of_row(row: Mapping[str, Any]) -> dict[str, str]:
+def _picture_paths_of_row(row: Mapping[str, Any]) -> dict[str, str]:
     """Returns the paths and URLs in a row's fields for paths, each with the first such field.
 
     Raises:
@@ -309,17 +309,18 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
     Raises:
       BadInput: if there is none, or several URLs end alike: the file is of one of them at most.
     """
-    for file in _downloads(path, url):
+    for file in _possible_downloads(path, url):
         if not corpus.has(file):
             continue
         # A folder named after the table has its pictures alone; the others have those of all tables
         # beside it.
         name = file.name
         if file.parent == _folder_of_table(path):
-            shared = corpus.once(f"URLs of {path}", lambda: _shared_names(_versions([path])))
+            shared = corpus.once(f"URLs of {path}", lambda: _shared_names(_table_versions([path])))
         else:
             shared = corpus.once(
-                f"URLs in {path.parent}", lambda: _shared_names(_versions(_tables_beside(path)))
+                f"URLs in {path.parent}",
+                lambda: _shared_names(_table_versions(_tables_beside(path))),
             )
         if stable_hash(name) in shared:
             raise BadInput(
@@ -330,7 +331,7 @@ def _find_download(corpus: Corpus, path: Path, url: str) -> Media:
     raise BadInput("only a URL; download the images first, with img2dataset for instance")
 
 
-def _downloads(path: Path, url: str) -> list[Path]:
+def _possible_downloads(path: Path, url: str) -> list[Path]:
     """Returns the files, of which there may be none, that can be the download of a table's URL."""
     name = _name_in_url(url)
     folders = (path.parent, _folder_of_table(path), path.parent / "images")
@@ -340,11 +341,11 @@ def _downloads(path: Path, url: str) -> list[Path]:
 def _names_of_key(path: Path, row: Mapping) -> list[str]:
     """Returns the possible names of a row's picture in the format `files` of img2dataset."""
     forms = ("jpg", "png", "webp") if isinstance(row.get("key"), str) else ()
-    return [f"{_stem(path.name)}/{row['key']}.{form}" for form in forms]
+    return [f"{_table_stem(path.name)}/{row['key']}.{form}" for form in forms]
 
 
 def _folder_of_table(path: Path) -> Path:
-    return path.parent / _stem(path.name)
+    return path.parent / _table_stem(path.name)
 
 
 def _tables_beside(path: Path) -> list[Path]:
@@ -364,7 +365,7 @@ def _name_in_url(url: str) -> str:
         raise BadInput(f"{url!r:.80} is no URL") from error
 
 
-def _versions(tables: Iterable[Path]) -> tuple[tuple[Path, Hashable], ...]:
+def _table_versions(tables: Iterable[Path]) -> tuple[tuple[Path, Hashable], ...]:
     """Returns tables, in order, each with what changes whenever its content does."""
 
     def version(table: Any) -> Hashable:
@@ -379,7 +380,7 @@ def _versions(tables: Iterable[Path]) -> tuple[tuple[Path, Hashable], ...]:
 # A worker lists many units of one corpus, each with a `Corpus` of its own.
 @functools.lru_cache(maxsize=16)
 def _shared_names(tables: tuple[tuple[Path, Hashable], ...]) -> frozenset[int]:
-    """Returns the hashes of the names in which different URLs of `_versions` of tables end.
+    """Returns the hashes of the names in which different URLs of `_table_versions` of tables end.
 
     A name and its URL take 16 bytes of memory.
     """
@@ -399,7 +400,7 @@ def _shared_names(tables: tuple[tuple[Path, Hashable], ...]) -> frozenset[int]:
 
 
 def media_names(corpus: Corpus, path: Path) -> Iterator[str]:
-    """Yields the files below the data root in which `_media_of_row` looks for a table's pictures.
+    """Yields the files below the data root in which `_media_of_table_row` looks for pictures.
 
     A file counts as named by a row that is a reject for something else, too.
     """
@@ -415,7 +416,9 @@ def media_names(corpus: Corpus, path: Path) -> Iterator[str]:
                 with contextlib.suppress(BadInput):
                     name = text_of(each, field) if field in _URLS else picture_cell(each, field)[1]
                     is_url = field in _URLS or "://" in name
-                    for place in _downloads(path, name) if is_url else [path.parent / name]:
+                    for place in (
+                        _possible_downloads(path, name) if is_url else [path.parent / name]
+                    ):
                         yield corpus.relative(place)
 
 
@@ -479,9 +482,9 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _url_of_row(row: Mapping[str, Any]) -> list[str]:
-    """Returns the URL under which `_media_of_row` looks for a row's picture."""
+    """Returns the URL under which `_media_of_table_row` looks for a row's picture."""
     with contextlib.suppress(BadInput):
-        if names := _paths_of_row(row):
+        if names := _picture_paths_of_row(row):
             return [] if any("://" not in name for name in names) else [next(iter(names))]
     return [url for url in map(row.get, _URLS) if isinstance(url, str)][:1]
 
@@ -527,6 +530,6 @@ def _table_suffix(name: str) -> str:
     return both if both in _FORMS else file.suffix
 
 
-def _stem(name: str) -> str:
+def _table_stem(name: str) -> str:
     """Returns a table's name without its extension; x.jsonl.gz is x."""
     return name[: len(name) - len(_table_suffix(name))]

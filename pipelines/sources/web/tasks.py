@@ -87,7 +87,7 @@ class WebImage:
         """
         captions = [caption] if caption.strip() else []
         for field in () if captions else CAPTIONS:
-            if captions := list(filter(_is_caption, _values_of(fields.get(field)))):
+            if captions := list(filter(_is_caption, _values_of_field(fields.get(field)))):
                 break
         return cls(id=identity, media=media, captions=_without_tokens(captions), metadata=fields)
 
@@ -105,11 +105,11 @@ class WebImage:
         with contextlib.suppress(*_MALFORMED):
             chosen = _words_of(self.captions)
             for field in CAPTIONS:
-                texts = list(filter(_is_caption, _values_of(self.metadata.get(field))))
+                texts = list(filter(_is_caption, _values_of_field(self.metadata.get(field))))
                 if texts and _words_of(_without_tokens(texts)) != chosen:
                     yield f"field {field}: another caption than the one that is read"
             language = language_of(self.metadata.get("LANGUAGE"), "LANGUAGE")
-            listed = _values_of(_captions_by_language(self, language).get(language))
+            listed = _values_of_field(_captions_by_language(self, language).get(language))
             if listed and chosen and _words_of(listed) != chosen:
                 yield "a caption beside another one of its language in captions, which is read"
 
@@ -182,14 +182,14 @@ def _task_item(
     )
 
 
-def _caption_items(sample: WebImage) -> Iterator[Item | Reject]:
+def _web_caption_items(sample: WebImage) -> Iterator[Item | Reject]:
     language = language_of(sample.metadata.get("LANGUAGE"), "LANGUAGE")
     # The sample's own captions are one more language, unless `captions` has that language already.
     captions = {language: sample.captions, **_captions_by_language(sample, language)}
     for lang, listed in sorted(captions.items()):
         try:
             language_of(lang, "captions")
-            texts = [_one_line(text, f"caption {lang}") for text in _values_of(listed)]
+            texts = [_one_line(text, f"caption {lang}") for text in _values_of_field(listed)]
             if texts := [text for text in texts if text]:
                 yield _task_item(sample, "caption", lang, f"caption {lang}", *texts, lang=lang)
         except BadInput as error:  # The other languages are good.
@@ -232,7 +232,7 @@ def _is_caption(value: object) -> bool:
     return not isinstance(value, str) or bool(value.strip())
 
 
-def _values_of(value: Any) -> list[Any] | tuple[Any, ...]:
+def _values_of_field(value: Any) -> list[Any] | tuple[Any, ...]:
     """Returns the values under a field that holds one or several."""
     if is_absent(value):
         return []
@@ -297,7 +297,8 @@ def _question_pair(raw: Any) -> _QuestionPair:
             raise BadInput(f"qa has no {field}: it is absent, null or NaN in {raw!r}"[:160])
     # Several people may have answered.
     texts = (
-        _one_line(answer_of(answer, "answer"), "answer") for answer in _values_of(raw["answer"])
+        _one_line(answer_of(answer, "answer"), "answer")
+        for answer in _values_of_field(raw["answer"])
     )
     answers = [text for text in texts if text]
     question = _one_line(raw["question"], "question")
@@ -334,7 +335,7 @@ def _segment_items(sample: WebImage) -> Iterator[Item]:
 
 
 TASKS: dict[str, Callable[[WebImage], Iterator[Item | Reject]]] = {
-    "caption": _caption_items,
+    "caption": _web_caption_items,
     "grounded_caption": _grounded_caption_items,
     "ocr": _ocr_items,
     "vqa": _vqa_items,
