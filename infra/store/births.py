@@ -23,7 +23,11 @@ def with_births(kind: Any, values: Any) -> Any:
     #   tuple[Group, …]   [{"params": "vision/.*"}]       [{"params": "vision/.*", "lr": 1.0, …}]
     if isinstance(values, Mapping):
         if config := _config_type(kind, values):
-            births = {name: born[0] for name, born in birth_values(config).items() if born}
+            births = {
+                name: born[0]
+                for name, born in birth_values(config).items()
+                if born and (name in values or _is_identity(config, name, values))
+            }
             hints = _config_field_types(config)
             return {k: with_births(hints.get(k), v) for k, v in {**births, **values}.items()}
         of_values = next(
@@ -36,6 +40,13 @@ def with_births(kind: Any, values: Any) -> Any:
         pairs = zip(of_items or (None,) * len(values), values, strict=False)
         return [with_births(of_item, item) for of_item, item in pairs]
     return values
+
+
+def _is_identity(config: type[Any], name: str, values: Mapping[str, Any]) -> bool:
+    """Returns whether a field is part of a config's identity; see `digest.identity_where`."""
+    (field,) = (field for field in dataclasses.fields(config) if field.name == name)
+    condition = field.metadata.get("identity", True)
+    return not isinstance(condition, str) or values.get(condition) is not None
 
 
 @functools.cache

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 import pytest
 
 from infra.store.births import with_births
-from infra.store.digest import NOT_IDENTITY, birth_values, born, canonical_json, identity_json
+from infra.store.digest import (
+    NOT_IDENTITY,
+    birth_values,
+    born,
+    canonical_json,
+    identity_json,
+    identity_where,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,3 +89,18 @@ def test_only_configs_are_filled():
     assert with_births(None, None) is None
     assert with_births(dict, {"a": {"b": 1}}) == {"a": {"b": 1}}
     assert with_births(Outer, {"name": "a", "gone": 3})["gone"] == 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditional:
+    shards: int | None = None
+    rows: int | None = dataclasses.field(default=None, metadata=identity_where("shards"))
+
+
+def test_a_field_may_count_only_where_another_is_set():
+    assert identity_json(Conditional(rows=3)) == identity_json(Conditional()) == "{}"
+    assert canonical_json(Conditional(rows=3)) == '{"shards":null}'
+    assert identity_json(Conditional(8, 3)) == '{"rows":3,"shards":8}'
+    assert with_births(Conditional, {}) == {"shards": None}
+    assert with_births(Conditional, {"shards": 8}) == {"shards": 8, "rows": None}
+    assert with_births(Conditional, {"rows": 3}) == {"shards": None, "rows": 3}
