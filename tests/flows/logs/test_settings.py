@@ -32,7 +32,11 @@ def _put(path: str, value: Any) -> Change:
 
 
 def _both(*changes: Change) -> Change:
-    return lambda values: [change(values) for change in changes]
+    def change_all(values: Any) -> None:
+        for change in changes:
+            change(values)
+
+    return change_all
 
 
 def _lmms(root: Path, model: str, change: Change = lambda _: None, **values: Any) -> None:

@@ -184,9 +184,11 @@ def test_every_form_shows_the_margin_and_no_retention_of_a_reference_below_chanc
     cell = next(c for c in cells if c["method"] == "vanilla")
     shown = [cell[c] for c in ("retention", "error", "margin", "above_chance")]
     assert shown == [None, pytest.approx(error, rel=1e-4), 1.0, False]
-    assert r"refcoco & vanilla & $45.0_{\pm 5.0}$ &" in render_report(one_method(report), "latex")
+    assert r"refcoco & vanilla & $45.0_{\pm 5.0}^{\times}$ &" in render_report(
+        one_method(report), "latex"
+    )
     # The reference is what others are measured against: the best of them has no mark for it.
-    alone = r"refcoco & vanilla & $45.0_{\pm 5.0}$ &  & -- &  & 44.0 \\"
+    alone = r"refcoco & vanilla & $45.0_{\pm 5.0}^{\times}$ &  & -- &  & 44.0 \\"
     assert alone in render_report(report, "latex")
 
 
