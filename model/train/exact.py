@@ -138,10 +138,7 @@ class ExactPrograms(StepPrograms):
 
     def compile_ahead(self, state: State, draws: Iterable[tuple[int, int]]) -> None:
         """Compiles the programs of some steps; see `StepPrograms.compile_ahead`."""
-        kinds = (False, True) if self._train.text_places else (False,)
-        for shape in sorted(
-            {self._shape(*d, packed=packed) for d in set(draws) for packed in kinds}
-        ):
+        for shape in self._shapes_of(draws):
             self._compile_shape(state, shape)
         self._finish_of(state)
         self._are_ahead = True
