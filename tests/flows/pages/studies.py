@@ -171,7 +171,7 @@ def answers_of(records: Sequence[Record], every: int, seed: int) -> list[dict[st
 
 def recipe(kind: str, name: str, **inputs: Artifact) -> Recipe:
     read = {role: artifact.as_input for role, artifact in inputs.items()}
-    config = {"name": name, "decode": {}}
+    config = {"name": name, "decode": {}, "plan": {"seeds": []}}
     return Recipe(kind=kind, name=name, inputs=read, config=config, code="c0de" * 16)
 
 
