@@ -161,10 +161,12 @@ def unseen_loss(rows: Sequence[PairedScores], error: float) -> float:
     for group in linked_rows([row for row in rows if row.sources]):
         # A loss that shows on a picture of few items hardly moves the mean: pictures count as many
         # as of equal size would average as well.
-        weights = collections.Counter[str]()
-        for row in group:
-            weights.update(dict(zip(row.sources, row.counts / row.counts.sum(), strict=True)))
-        num_sources = len(group) ** 2 / sum(weight**2 for weight in weights.values())
+        num_sources = group[0].num_effective_sources
+        if len(group) > 1:
+            weights = collections.Counter[str]()
+            for row in group:
+                weights.update(dict(zip(row.sources, row.counts / row.counts.sum(), strict=True)))
+            num_sources = len(group) ** 2 / sum(weight**2 for weight in weights.values())
         scale = max(FULL_SCORE, *(float(abs(row.items).max()) for row in group))
         losses.append((1 - error ** (1 / num_sources)) * scale * len(group) / len(rows))
     return max(losses)

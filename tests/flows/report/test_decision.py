@@ -152,6 +152,18 @@ def test_a_loss_that_no_picture_shows_is_the_rule_of_three():
     assert unseen_loss([PairedScores(values=np.zeros(3))], 0.05) == 0.0
 
 
+def test_a_picture_with_half_of_the_items_hides_more_than_one_of_many():
+    counts = np.array([99, *[1] * 99])
+    uneven = simulation.of_pictures(np.zeros((3, 198)), counts, training="a", shared=True)
+    equal = 198**2 / (99**2 + 99)
+    assert unseen_loss([uneven], 0.05) == pytest.approx(100 * (1 - 0.05 ** (1 / equal)))
+    # The same pictures in a benchmark of even ones: each counts by its mean share of the two.
+    even = simulation.of_pictures(np.zeros((3, 100)), np.ones(100, int), training="b", shared=True)
+    shares = np.mean([counts / 198, np.full(100, 0.01)], axis=0)
+    both = 100 * (1 - 0.05 ** np.sum(shares**2))
+    assert unseen_loss([uneven, even], 0.05) == pytest.approx(both)
+
+
 def test_a_gain_that_rare_losses_could_undo_is_not_settled():
     def decided(gain: float, num: int) -> Decision:
         items = gain + RNG.normal(0, 0.1, (20, num))
