@@ -22,7 +22,7 @@ from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.user_code import install_user_code
 from flows.steps.worker import OtherCodeError, import_step_code
 from infra.errors import one_line_message, traceback_text
-from infra.gang.launcher import launcher_rank, rendezvous_address
+from infra.gang.launcher import SIZE, launcher_rank, rendezvous_address
 from infra.gang.local import exit_on_stdin_close
 from infra.gang.messages import (
     FAILED,
@@ -100,7 +100,7 @@ def _run_gang_member(arguments: argparse.Namespace) -> int:
         coordinator = arguments.coordinator or rendezvous_address(
             arguments.supervised, arguments.rank, _START
         )
-        join_gang(coordinator, arguments.of, arguments.rank)
+        join_gang(coordinator, int(os.environ.get(SIZE) or arguments.of), arguments.rank)
         if arguments.rank == 0:
             writer.write_devices(jax.devices()[0].device_kind, device_count())
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.

@@ -30,6 +30,8 @@ MPI_RANK = "PMI_RANK"
 """Environment variable that holds a process's rank under MPI and the project's own launchers."""
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", MPI_RANK)
 """Environment variables that hold a process's rank under Slurm, Open MPI and others."""
+SIZE = "PARCEL_GANG_SIZE"
+"""Environment variable with the number of members, where it may be fewer than were asked for."""
 ADDRESS = "PARCEL_ADDRESS"
 """Environment variable with the address of a member's host; not every host's name resolves."""
 _COORDINATOR = "coordinator"

@@ -26,7 +26,7 @@ from typing import Any
 
 from infra.credentials import redact_text
 from infra.errors import one_line_message
-from infra.gang.launcher import ADDRESS, MPI_RANK, RANKS
+from infra.gang.launcher import ADDRESS, MPI_RANK, RANKS, SIZE
 from infra.gang.local import exit_on_stdin_close
 from infra.processes.module import python_path
 from infra.ray.devices import slice_environment, worker_environment
@@ -55,6 +55,11 @@ def main() -> None:
         "--wait", type=float, default=900.0, help="longest wait for nodes to start [s]"
     )
     parser.add_argument(
+        "--fewer",
+        action="store_true",
+        help="start half of the members, or a quarter …, where nodes are still missing then",
+    )
+    parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="command of each member, from `python` on"
     )
     args = parser.parse_args()
@@ -69,8 +74,11 @@ def main() -> None:
     chips, gpus = (args.chips, 0) if args.topology else (0, args.gpus)
     resources = {"CPU": args.cpus, "GPU": gpus, "TPU": chips}
     resources = {name: count for name, count in resources.items() if count}
+    size, of_slice = args.n, _workers_of_slice(args, resources) if chips else 1
+    if args.fewer:
+        size = _await_nodes(size, resources, args.wait, least=of_slice)
     threading.Thread(
-        target=_await_nodes, args=(args.n, resources, args.wait), daemon=True, name="nodes"
+        target=_await_nodes, args=(size, resources, args.wait, size), daemon=True, name="nodes"
     ).start()
     # Ray Train only places the members and starts them. It retries nothing, since the gang's
     # supervisor restarts all members together, from their last saved state.
@@ -79,12 +87,12 @@ def main() -> None:
             _run_ray_gang_member,
             train_loop_config={
                 "command": args.command[1:],
-                "of_slice": _workers_of_slice(args, resources) if chips else args.n,
+                "of_slice": of_slice if chips else size,
                 "variables": recorded_variables(os.environ),
             },
             jax_config=JaxConfig(),
             scaling_config=ScalingConfig(
-                num_workers=args.n,
+                num_workers=size,
                 use_gpu=bool(gpus),
                 use_tpu=bool(chips),
                 topology=args.topology,
@@ -149,10 +157,12 @@ def _workers_of_slice(args: argparse.Namespace, resources: Mapping[str, int]) ->
     return size
 
 
-def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> None:
-    """Ends this process if, after some seconds, the nodes are too few even if all were idle.
+def _await_nodes(size: int, resources: Mapping[str, int], seconds: float, least: int) -> int:
+    """Returns how many members the nodes have room for if all were idle: `size`, if they soon do.
 
-    Ray Train itself waits for ever. The step that called this occupies one core of its node.
+    After some seconds it is half of `size`, or a quarter …, but not below `least`: this process
+    ends if there is no room for these either. Ray Train itself waits for ever. The step that called
+    this occupies one core of its node.
     """
     import ray
 
@@ -178,10 +188,16 @@ def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> Non
             for total in totals
         )
         if capacity >= size:
-            return
+            return size
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_INTERVAL)
+    fewer = size
+    while fewer > capacity and fewer % 2 == 0:
+        fewer //= 2
+    if least <= fewer <= capacity:
+        print(f"{fewer} of {size} processes: no more nodes came in {seconds:.0f} s", flush=True)
+        return fewer
     requested = " and ".join(f"{count} {name}" for name, count in resources.items())
     print(
         f"the cluster has room for {capacity} processes with {requested} each, of {size}, beside "
@@ -222,6 +238,7 @@ def _run_ray_gang_member(config: dict[str, Any]) -> None:
             if name not in RANKS and not name.startswith("MEGASCALE_")
         },
         MPI_RANK: str(rank),
+        SIZE: str(get_context().get_world_size()),
         "PYTHONPATH": python_path(),
         ADDRESS: ray.util.get_node_ip_address(),
         **_slice_environment(rank, config["of_slice"]),

@@ -358,6 +358,10 @@ def train_with_processes(
     open_backend(place).put("task", task)
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
 
+    # With `exact_shards` fewer members, on the nodes that are left, make the same bytes.
+    if stage.spec.train.exact_shards is not None and launcher.startswith("ray "):
+        launcher = launcher.replace("ray ", "ray --fewer ", 1)
+
     def start(attempt_place: str) -> Gang:
         command = module_command("flows.steps.member", *words, "--supervised", attempt_place)
 

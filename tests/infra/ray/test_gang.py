@@ -160,6 +160,21 @@ def test_more_than_there_is_room_for_is_a_line(
 
 
 @pytest.mark.deep
+def test_half_of_the_members_start_where_fewer_may(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_ADDRESS", cluster)
+    place = str(tmp_path / "0")
+    words = "ray --fewer --cpus 2 --wait 2"  # The node has room for one of these.
+    gang = LauncherGang(words, ["python", "-c", _SIZE, place], 4, place, tmp_path)
+    log = tmp_path / "launcher.log"
+    wait_for(lambda: {rank for rank, code in gang.exit_codes().items() if code == 0}, 2, log)
+    gang.kill()
+    assert [read_message(place, f"of-{rank}") for rank in range(2)] == ["1", None]
+    assert "1 of 4 processes: no more nodes came in 2 s" in log.read_text()
+
+
+@pytest.mark.deep
 def test_a_node_that_is_to_go_gives_its_member_notice(
     cluster: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -182,6 +197,16 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
         if gang is not None:
             gang.kill()
         end_family(psutil.Process(second.pid))
+
+
+_SIZE = """
+import os, sys
+from infra.gang.launcher import SIZE, launcher_rank
+from infra.gang.messages import write_exit_code, write_message
+place, rank = sys.argv[1], launcher_rank(os.environ)
+write_message(place, f"of-{rank}", os.environ[SIZE])
+write_exit_code(place, rank, 0)
+"""
 
 
 _OF_SLICE = """
