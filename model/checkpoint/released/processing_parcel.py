@@ -154,21 +154,16 @@ class ParcelProcessor(ProcessorMixin):
         roles = [message["role"] for message in conversation]
         if roles != ["user"]:
             raise ValueError(f"messages must be one, of the user, got roles {roles}.")
-        content = conversation[0]["content"]
-        kinds = sorted(part["type"] for part in content)
+        parts = sorted(conversation[0]["content"], key=lambda part: part["type"])
+        kinds = [part["type"] for part in parts]
         if len(kinds) < 2 or kinds != ["image"] * (len(kinds) - 1) + ["text"]:
             raise ValueError(f"content must be images and one text, got {kinds}.")
         # A misspelt `budget` would else be answered at the largest one.
         unknown = {*settings} - {*inspect.signature(super().apply_chat_template).parameters}
         if unknown:
             raise ValueError(f"chat_template_kwargs may have budget alone, got {sorted(unknown)}.")
-        (question,) = (part["text"] for part in content if part["type"] == "text")
-        images = [
-            part.get("image") or image_of_address(part["url"])
-            for part in content
-            if part["type"] == "image"
-        ]
-        return self(images=images, text=question, budget=budget)
+        images = [part.get("image") or image_of_address(part["url"]) for part in parts[:-1]]
+        return self(images=images, text=parts[-1]["text"], budget=budget)
 
     def _row(self, question: str, soft: list[int]) -> list[int]:
         """Returns the tokens before an answer, with the placeholders `soft` where images stand."""
