@@ -59,7 +59,7 @@ def is_vector(path: str) -> bool:
     return next(spec for pattern, spec in RULES if re.match(pattern, path)) == "replicate"
 
 
-def held_dtype(path: str, leaf: Any, dtype: DTypeLike) -> np.dtype:
+def param_dtype(path: str, leaf: Any, dtype: DTypeLike) -> np.dtype:
     """Returns the dtype in which a parameter that is only read is held on a device.
 
     Products read a matrix in the dtype of the activations, so held in that one it gives the same

@@ -11,13 +11,17 @@ import pytest
 
 
 @functools.cache
-def torch_python() -> str:
-    """Returns an interpreter that has torch and transformers, or skips the test."""
-    if named := os.environ.get("PARCEL_TORCH_PYTHON"):
-        return named
-    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-        return sys.executable
-    pytest.skip("no torch: PARCEL_TORCH_PYTHON must name a Python with torch and transformers")
+def torch_python(*modules: str) -> str:
+    """Returns an interpreter that has torch, transformers and `modules`, or skips the test."""
+    python = os.environ.get("PARCEL_TORCH_PYTHON")
+    if not python and all(map(importlib.util.find_spec, ("torch", "transformers"))):
+        python = sys.executable
+    if not python:
+        pytest.skip("no torch: PARCEL_TORCH_PYTHON must name a Python with torch and transformers")
+    look = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+    if modules and subprocess.run([python, "-c", look, *modules], capture_output=True).returncode:
+        pytest.skip(f"the Python with torch must have {', '.join(modules)}")
+    return python
 
 
 def run_torch(folder: Path, *words: str) -> str:

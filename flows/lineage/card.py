@@ -124,7 +124,10 @@ def model_card(
     lines += [
         "`budget` is the number of soft tokens per image: one of the list above. An image of "
         "a list is one of a pair, or a frame. `text` is a question alone, which the processor puts "
-        f"into the prompt template `{cfg.prompt}`."
+        f"into the prompt template `{cfg.prompt}`.",
+        "",
+        "`python serve_parcel.py` serves it to clients of OpenAI's API; `chat_template_kwargs` of "
+        'a request, `{"budget": …}`, chooses its budget.',
     ]
     if origin is None:
         lines += ["", "## Origin", _NO_ORIGIN]

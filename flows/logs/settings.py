@@ -237,6 +237,9 @@ def check_settings(logs: Iterable[ItemLog]) -> None:
       ItemLogError: with the setting, both values and both files; or if a log states no direction
         but its metric's name does.
     """
+    # Each log is held against all settings that the ones before it stated, not against the first
+    # log alone: what that one leaves out, two others may state differently. A block that one log
+    # states whole and another in parts cannot be compared, so it counts as different.
     stated: dict[str, tuple[Any, str]] = {}
     lower = None
     for log in logs:

@@ -214,6 +214,8 @@ class Site:
         forms = FIGURE_FORMS if of in _PLOTS else TABLE_FORMS
         if form not in forms:
             raise NoPageError(f"as must be one of {', '.join(forms)}, got {form!r}.")
+        # The rows are those that the page lists, after its search, its filters and its order, since
+        # that is what a reader sees who asks for the file.
         with _no_page():
             match page.kind, *page.parts:
                 case "results", run if of in _PLOTS:

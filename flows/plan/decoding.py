@@ -18,7 +18,7 @@ the formula is from the measurements with 32 rows, which it was not fitted to.
 """
 
 
-def held_bytes(model: ModelConfig) -> float:
+def param_bytes(model: ModelConfig) -> float:
     """Returns the size of the parameters that a chip holds while it decodes [bytes].
 
     Each has the type that `model.decode.rows.decoding_params` gives it.

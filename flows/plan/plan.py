@@ -22,7 +22,7 @@ from flows.graph.costs import num_images_of
 from flows.graph.graph import mixture_of
 from flows.graph.specs import decode_of
 from flows.plan.dataset_sizes import DatasetSizes
-from flows.plan.decoding import held_bytes, token_seconds
+from flows.plan.decoding import param_bytes, token_seconds
 from flows.plan.detectable import describe_detectable
 from flows.plan.microbatches import (
     PlannedProgram,
@@ -443,7 +443,7 @@ class _Planner:
         by the formula for a token.
         """
         model, chips = view.model_of(method, transfer=True), view.compute.chips_of_evaluation
-        free = SHARE * (chips.program_bytes - held_bytes(model))
+        free = SHARE * (chips.program_bytes - param_bytes(model))
         served, seeds, size = view.budgets_of(method), len(view.seed_pairs), view.eval_batch_size
         batches, tokens, flops, decode_s = 0, 0.0, 0.0, 0.0
         unknown, unfit = [], []

@@ -7,7 +7,7 @@ from flows.config.benchmark import training_of
 from flows.config.compute import StepChips
 from flows.graph.costs import num_images_of
 from flows.graph.specs import decode_of, watch_of
-from flows.plan.decoding import held_bytes
+from flows.plan.decoding import param_bytes
 from flows.plan.microbatches import PlannedProgram, with_planned_microbatch
 from flows.study.settings import REFERENCE, Method
 from flows.study.stage_list import PretrainingStage, stages_of
@@ -165,7 +165,7 @@ def _evaluation_programs(
 ) -> Iterator[tuple[str, DeviceProgram]]:
     # As many prompts at a time as fit beside the parameters at the largest budget, so that every
     # budget of a row has the same batch, as the evaluation itself does it.
-    free = SHARE * (topology.chip.program_bytes - held_bytes(view.model_of(method)))
+    free = SHARE * (topology.chip.program_bytes - param_bytes(view.model_of(method)))
     for row in view.rows.values():
         training = training_of(row.benchmark, view.transfers[row.benchmark])
         model = view.model_of(method, transfer=bool(training))

@@ -27,7 +27,7 @@ from model.connector import budgets
 from model.decode.config import Decoding
 from model.decode.decoding import decode_tokens, draw_key
 from model.decode.generate import EOS
-from model.sharding import held_dtype
+from model.sharding import param_dtype
 from model.train.config import ProgramConfig
 from model.train.step import (
     StepPrograms,
@@ -349,6 +349,6 @@ def _decoding_params(model: ModelConfig, sharding: NamedSharding) -> typing.Any:
     """Returns the shapes of what `model.decode.rows.decoding_params` returns."""
     shapes = {}
     for path, leaf in flatten_params(vlm.abstract_params(model)):
-        dtype = held_dtype(path, leaf, model.dtype)
+        dtype = param_dtype(path, leaf, model.dtype)
         shapes[path] = jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
     return unflatten_params(shapes)

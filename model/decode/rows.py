@@ -19,7 +19,7 @@ from model.checkpoint.digest import flatten_params, unflatten_params
 from model.config import ModelConfig
 from model.decode.config import Decoding
 from model.decode.decoding import decode_tokens, draw_key
-from model.sharding import held_dtype
+from model.sharding import param_dtype
 
 _ROWS = "rows"
 
@@ -35,7 +35,7 @@ def decoding_params(
     """Returns parameters as decoding reads them: matrices in the dtype of the activations.
 
     The decoder reads every matrix at each token, and would convert it each time.
-    `sharding.held_dtype` says what stays in float32.
+    `sharding.param_dtype` says what stays in float32.
 
     Args:
       model: config of the model.
@@ -45,7 +45,7 @@ def decoding_params(
 
     def placed(path: str, leaf: Any) -> jax.Array:
         array = jax.numpy.asarray(leaf)
-        array = array.astype(held_dtype(path, array, model.dtype))
+        array = array.astype(param_dtype(path, array, model.dtype))
         return array if mesh is None else jax.device_put(array, NamedSharding(mesh, P()))
 
     # One at a time: beside the copy that stays, there is only one array in float32.

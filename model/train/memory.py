@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh
 
 from model.config import ModelConfig
-from model.sharding import AXES, held_dtype, splits_weights
+from model.sharding import AXES, param_dtype, splits_weights
 from model.train.config import TrainConfig
 from model.train.lora import adapter_shapes
 from model.train.optimizer import split_frozen
@@ -59,7 +59,8 @@ def step_bytes(
     state = numbers * _FLOAT32 * sum(trained.values())
     shapes = param_shapes(model)
     state += sum(
-        size * held_dtype(path, shapes[path], model.dtype).itemsize for path, size in frozen.items()
+        size * param_dtype(path, shapes[path], model.dtype).itemsize
+        for path, size in frozen.items()
     )
     state /= parts
     text, vision = model.text, model.vision

@@ -23,11 +23,11 @@ from model.sharding import (
     AXES,
     first_row,
     gather_weight,
-    held_dtype,
     is_vector,
     make_mesh,
     mean_of_rows,
     mesh_for,
+    param_dtype,
     partition_specs,
     shard_batch,
     shard_tree,
@@ -54,7 +54,7 @@ WEIGHTS = "weights"
 class State(NamedTuple):
     """Parameters by path, and the optimizer's state. A step changes all but the frozen ones.
 
-    Those it changes are float32; frozen ones are as products read them (`sharding.held_dtype`).
+    Those it changes are float32; frozen ones are as products read them (`sharding.param_dtype`).
     """
 
     trained: Flat
@@ -144,7 +144,7 @@ def _hold(model: ModelConfig, frozen: Flat, mesh: Mesh) -> Flat:
 
     # One at a time: beside what stays, there is only one array in float32.
     def placed(path: str, leaf: Any) -> jax.Array:
-        dtype = held_dtype(path, leaf, model.dtype)
+        dtype = param_dtype(path, leaf, model.dtype)
         if leaf.dtype == dtype:
             return shard_tree({path: leaf}, mesh)[path]
         shape = jax.ShapeDtypeStruct(leaf.shape, dtype)
@@ -168,7 +168,7 @@ def abstract_state(model: ModelConfig, train: ProgramConfig, mesh: Mesh) -> Stat
         arrays |= {p: jax.ShapeDtypeStruct(shape, np.float32) for p, shape in shapes.items()}
     trained, frozen = split_frozen(arrays, train)
     held: dict[str, Any] = {
-        path: jax.ShapeDtypeStruct(leaf.shape, held_dtype(path, leaf, model.dtype))
+        path: jax.ShapeDtypeStruct(leaf.shape, param_dtype(path, leaf, model.dtype))
         for path, leaf in frozen.items()
     }
     moments = jax.eval_shape(functools.partial(init_optimizer, train), trained)

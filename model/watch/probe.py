@@ -41,7 +41,7 @@ class Probe:
     While it runs, memory must hold a second training state beside the stage's own. Several
     processes fine-tune together, with the state sharded as the stage's own. Only the first process
     decodes, on its devices, each of which must hold all parameters; the others wait for its next
-    step. What a stage freezes starts as the stage holds it (`sharding.held_dtype`).
+    step. What a stage freezes starts as the stage holds it (`sharding.param_dtype`).
 
     Args:
       config: settings of the probe.

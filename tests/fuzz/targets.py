@@ -424,11 +424,17 @@ def archives(folder: Path) -> list[Reader]:
 
 
 def tables(folder: Path) -> list[Reader]:
-    """Parquet of web corpora."""
+    """Tables of web corpora: parquet, lines of JSON, and cells between tabs."""
     pictures = [{"bytes": b"\xff\xd8" + bytes([n]) * 90, "path": None} for n in range(6)]
     captions, out = [f"cat {n}" for n in range(6)], io.BytesIO()
     parquet.write_table(pa.table({"image": pictures, "caption": captions}), out)
-    return [_corpus(folder, "web", "x.parquet", out.getvalue(), changes.change_parquet)]
+    lines = "".join(f'{{"image": "{n}.jpg", "text": "cat {n}", "width": 3}}\n' for n in range(6))
+    cells = "".join(f"cat {n}\t{n}.jpg\n" for n in range(6))
+    return [
+        _corpus(folder, "web", "x.parquet", out.getvalue(), changes.change_parquet),
+        _corpus(folder, "web", "x.jsonl", lines.encode(), changes.change_lines),
+        _corpus(folder, "web", "x.tsv", cells.encode(), changes.change_bytes),
+    ]
 
 
 def downloads(folder: Path) -> list[Reader]:

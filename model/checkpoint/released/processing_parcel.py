@@ -3,7 +3,9 @@
 It is that of training for the data that are made smaller with antialiasing.
 """
 
+import inspect
 import io
+import urllib.request
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +15,30 @@ from transformers import BatchFeature, ProcessorMixin
 
 _PALIGEMMA = {"lead": None, "opening": "", "closing": None, "gap": ""}
 """The template of a release of before there were others."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+"""Kinds of files that images in a chat may be."""
+
+
+def image_of_address(address: str) -> Image.Image:
+    """Returns the image that a data: address holds, with its transparency and all its bits.
+
+    Raises:
+      ValueError: if it holds none. Other addresses are refused, since who asks a server could have
+        it read its own files and network.
+    """
+    try:
+        if not address.startswith("data:"):
+            raise ValueError
+        with urllib.request.urlopen(address) as content:
+            image = Image.open(io.BytesIO(content.read()), formats=FORMATS)
+        image.load()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise ValueError(
+            f"an image must be data:image/…;base64,… with a file of {', '.join(FORMATS)}, got "
+            f"{address[:60]}."
+        ) from None
+    return image
 
 
 class ParcelProcessor(ProcessorMixin):
@@ -78,7 +104,7 @@ class ParcelProcessor(ProcessorMixin):
             raise ValueError("images and text must both be given.")
         budget = max(self.budgets) if budget is None else budget
         if budget not in self.budgets:
-            raise ValueError(f"budget must be one of {self.budgets}, got {budget}.")
+            raise ValueError(f"budget must be one of {self.budgets}, got {budget!r}.")
         # A single prompt is a batch of one.
         prompts, examples = ([text], [images]) if isinstance(text, str) else (text, images)
         # A single image is a list of one.
@@ -95,7 +121,7 @@ class ParcelProcessor(ProcessorMixin):
         #
         #     <image> … <image> BOS p p p p \n         BOS l l <image> … <image> p p p p
         #     0 0 <image> … <image> BOS p p \n         0 0 BOS l l <image> … <image> p p
-        soft = [self.image_token_id] * (budget * len(lists[0]))
+        soft = [self.image_token_id] * (int(budget) * len(lists[0]))
         rows = [self._row(prompt, soft) for prompt in prompts]
         longest = max(map(len, rows))
         pad = self.tokenizer.pad_token_id
@@ -109,6 +135,35 @@ class ParcelProcessor(ProcessorMixin):
                 "pixel_values": torch.from_numpy(pixels),
             }
         )
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, Any]], budget: int | None = None, **settings: Any
+    ) -> BatchFeature:
+        """Returns the tensors of a call for a question in a chat, as `transformers serve` asks it.
+
+        Args:
+          conversation: one message, of the user; its parts are {"type": "image", "url": "data:…"},
+            or with a PIL image as "image", and one {"type": "text", "text": …}, the question.
+          budget: soft tokens per image; None takes the largest that the model serves.
+          settings: arguments of transformers' own method, which change nothing here.
+
+        Raises:
+          ValueError: if the conversation is another, an image is none, the model does not serve the
+            budget, or a setting is unknown.
+        """
+        roles = [message["role"] for message in conversation]
+        if roles != ["user"]:
+            raise ValueError(f"messages must be one, of the user, got roles {roles}.")
+        parts = sorted(conversation[0]["content"], key=lambda part: part["type"])
+        kinds = [part["type"] for part in parts]
+        if len(kinds) < 2 or kinds != ["image"] * (len(kinds) - 1) + ["text"]:
+            raise ValueError(f"content must be images and one text, got {kinds}.")
+        # A misspelt `budget` would else be answered at the largest one.
+        unknown = {*settings} - {*inspect.signature(super().apply_chat_template).parameters}
+        if unknown:
+            raise ValueError(f"chat_template_kwargs may have budget alone, got {sorted(unknown)}.")
+        images = [part.get("image") or image_of_address(part["url"]) for part in parts[:-1]]
+        return self(images=images, text=parts[-1]["text"], budget=budget)
 
     def _row(self, question: str, soft: list[int]) -> list[int]:
         """Returns the tokens before an answer, with the placeholders `soft` where images stand."""

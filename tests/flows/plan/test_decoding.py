@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from flows.plan.decoding import LAYER_LAUNCH_S, held_bytes, token_seconds
+from flows.plan.decoding import LAYER_LAUNCH_S, param_bytes, token_seconds
 from infra.chips.topology import CHIPS
 from model import vlm
 from model.config import ModelConfig
@@ -69,7 +69,7 @@ def test_a_chip_holds_what_decoding_reads():
     for dtype in ("bfloat16", "float32"):
         model = dataclasses.replace(tiny_model("parcel", (30, 64)), dtype=dtype)
         held = decoding_params(model, vlm.init_params(model, 0))
-        assert held_bytes(model) == sum(leaf.nbytes for leaf in jax.tree.leaves(held))
+        assert param_bytes(model) == sum(leaf.nbytes for leaf in jax.tree.leaves(held))
 
 
 def test_a_token_reads_the_decoder_once_and_the_cache_of_every_row():

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +47,10 @@ def pictures(doc):
 """
 
 
-def require_lmms_eval() -> None:
-    """Skips the test where the Python that has torch lacks lmms-eval."""
-    words = [torch_python(), "-c", "import importlib.util as u; assert u.find_spec('lmms_eval')"]
-    if subprocess.run(words, capture_output=True).returncode:
-        pytest.skip("no lmms-eval: the Python with torch must have lmms-eval 0.7.3")
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize(("name", "budget"), day_slice(RELEASES, RELEASES[-1:]))
 def test_it_scores_our_answers(name: str, budget: int, tmp_path: Path):
-    require_lmms_eval()
+    torch_python("lmms_eval")
     pieces = tmp_path / "tokenizer.model"
     if "llama" in name:
         write_llama(pieces, TEXTS)
