@@ -1,7 +1,6 @@
 """Files of what pages show: tables as CSV, LaTeX and Parquet, figures as PNG, SVG and PDF."""
 
 import io
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ from flows.report.cells import Report
 
 # Private there, since the code of `flows.report` decides the bytes of results.
 from flows.report.latex import escape_latex
-from flows.report.pareto import draw_pareto
-from flows.report.plot import draw_scores
 from flows.report.render import render_report, to_csv_lines
 
 Row = Mapping[str, Any]
@@ -32,8 +29,6 @@ FIGURE_FORMS = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/
 
 _TEXTS = ("benchmark", "method", "metric", "scores", "group", "backbone")
 """Columns of a report's CSV that are text."""
-_DRAWN = threading.Lock()
-"""Held while Matplotlib draws: its settings are one for all threads."""
 
 
 class Download(NamedTuple):
@@ -139,9 +134,3 @@ def item_rows(
             **{f"{c.name} score": s for c, s in zip(columns, item.scores, strict=True)},
             **{name: rows[item.id][2] if item.id in rows else None for name, rows in read.items()},
         }
-
-
-def report_figure(report: Report, plot: str, form: str) -> bytes:
-    """Returns a figure of a report, of its scores ("results") or costs ("pareto")."""
-    with _DRAWN:
-        return {"results": draw_scores, "pareto": draw_pareto}[plot](report, form)

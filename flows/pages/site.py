@@ -1,6 +1,7 @@
 """The pages of a store as HTML text, for the server and for folders of files."""
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,11 +31,11 @@ from flows.pages.downloads import (
     Download,
     item_rows,
     pair_rows,
-    report_figure,
     report_file,
     run_rows,
     table_file,
 )
+from flows.pages.figures import FIGURES, draw_figure
 from flows.pages.history_drawing import UsageIndex, distinct_names, draw
 from flows.pages.item_scores import ITEM_FILTERS, OF_TWO, ScoredItem
 from flows.pages.mask_overlays import overlay_png, page_mask
@@ -211,13 +212,17 @@ class Site:
           NoPageError: if the page has no such file, or its subject does not exist.
         """
         form, of = page.get("as"), page.get("of")
-        forms = FIGURE_FORMS if of in _PLOTS else TABLE_FORMS
+        forms = FIGURE_FORMS if of in FIGURES else TABLE_FORMS
         if form not in forms:
             raise NoPageError(f"as must be one of {', '.join(forms)}, got {form!r}.")
         with _no_page():
             match page.kind, *page.parts:
-                case "results", run if of in _PLOTS:
-                    data = report_figure(study_of(self._store, run).report, of, form)
+                case "results", run if of in FIGURES:
+                    data = draw_figure(self._store, study_of(self._store, run).report, of, form)
+                case "curves", run, benchmark if of in FIGURES:
+                    study = study_of(self._store, run)
+                    only = dataclasses.replace(study.report, sections=(study.section(benchmark),))
+                    data = draw_figure(self._store, only, of, form)
                 case "results", run:
                     data = report_file(study_of(self._store, run).report, form)
                 case ("runs",):

@@ -184,7 +184,9 @@ def test_files_of_tables_and_figures_are_what_they_are_called(store: Store):
     assert {type(row["mean"]) for row in results} == {float}
     assert {row["benchmark"] for row in results} == {"colors", "shapes"}
     for form, begins in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
-        for of in ("results", "pareto"):
+        answer = client.get(f"/curves/{run}/colors?of=curves&as={form}")
+        assert answer.content.startswith(begins)
+        for of in ("scores", "retention", "curves", "pareto"):
             answer = client.get(f"/results/{run}?of={of}&as={form}")
             assert answer.content.startswith(begins)
     assert re.search('filename="results-toy-.*-pareto.pdf"', answer.headers["content-disposition"])
