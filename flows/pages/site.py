@@ -38,6 +38,7 @@ from flows.pages.downloads import (
 from flows.pages.figures import FIGURES, draw_figure
 from flows.pages.history_drawing import UsageIndex, distinct_names, draw
 from flows.pages.item_scores import ITEM_FILTERS, OF_TWO, ScoredItem
+from flows.pages.links import page_about
 from flows.pages.mask_overlays import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
@@ -86,6 +87,9 @@ _NAMED = 200
 class NoPageError(LookupError):
     """A page does not exist; the message says why."""
 
+
+UIKeys = Callable[[str, str], Sequence[str]]
+"""Function from "task-run" or "artifact", and its id in Prefect, to the keys of its pages there."""
 
 PageLink = Callable[[Page], str | None]
 """Function from a page to its address, or None if the page is not available."""
@@ -243,6 +247,36 @@ class Site:
                     raise KeyError(f"The page {'/'.join((page.kind, *page.parts))!r} has no files.")
         name = re.sub(r"[^\w@.-]+", "-", "-".join((page.kind, *page.parts, of)).strip("-"))
         return Download(data, forms[form], f"{name}.{form}")
+
+    def page_about(self, path: str, keys_of: UIKeys) -> Page:
+        """Returns the page about what a page of Prefect's shows; the start page if there is none.
+
+        Args:
+          path: path of Prefect's page.
+          keys_of: function that names the keys of pages in the UI.
+        """
+        # A step makes a checkpoint, its answers and their scores: the first leads to the others.
+        #
+        #   /v2/runs/flow-run/ID          the run
+        #   /v2/runs/task-run/ID          what the step made, or is making
+        #   /v2/artifacts/artifact/ID     what this version of a page is about
+        #   /v2/artifacts/key/KEY         what all of them are about
+        keys: Sequence[str] = ()
+        match path.strip("/").split("/")[-2:]:
+            case ["flow-run", run_id]:
+                for run, record in self._overview.records.read().items():
+                    if record.get("flow_run_id") == run_id:
+                        return Page("results", (run,))
+            case ["task-run" | "artifact" as sort, prefect_id]:
+                keys = keys_of(sort, prefect_id)
+            case ["key", key]:
+                keys = [key]
+        for page in map(page_about, sorted(keys, key=lambda key: "-checkpoint-" not in key)):
+            is_there = page and (page.kind != "artifact" or self._store.find(page.parts[0]))
+            # A training has a page before it is an artifact.
+            if page and (is_there or page.parts[0].startswith("checkpoint-")):
+                return page
+        return Page("start")
 
     def lost(self, why: str) -> str:
         """Returns the page shown for an address without a page."""

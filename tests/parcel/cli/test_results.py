@@ -66,7 +66,10 @@ def test_a_figure_is_written_with_labels_and_once(parcel, tmp_path: Path, toy: S
     assert "PARCEL (ours)" in out.read_text()
     for more, message in (
         ((), "--out must be a new file"),
-        (("--figure", "losses"), "--figure must be one of scores, pareto, retention, curves, got 'losses'"),
+        (
+            ("--figure", "losses"),
+            "--figure must be one of scores, pareto, retention, curves, got 'losses'",
+        ),
     ):
         done = parcel(*words, *more)
         assert done.code == 2
