@@ -272,10 +272,12 @@ class Site:
             case ["key", key]:
                 keys = [key]
         for page in map(page_about, sorted(keys, key=lambda key: "-checkpoint-" not in key)):
-            is_there = page and (page.kind != "artifact" or self._store.find(page.parts[0]))
             # A training has a page before it is an artifact.
-            if page and (is_there or page.parts[0].startswith("checkpoint-")):
+            if page and (page.kind != "artifact" or page.parts[0].startswith("checkpoint-")):
                 return page
+            with contextlib.suppress(KeyError, ValueError):
+                if page and self._store.get_cached(page.parts[0]):
+                    return page
         return Page("start")
 
     def lost(self, why: str) -> str:
