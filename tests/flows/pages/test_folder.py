@@ -34,7 +34,7 @@ def test_a_folder_has_every_page_it_links_to_and_needs_nothing_else(
     assert [re.sub("-[0-9a-f]{10}", "", one) for one in scripts] == [
         '<script src="script.js" defer></script>'
     ]
-    # The table and its figures as files: scores, retention, costs, all curves, and the second row's.
+    # The table and its figures: scores, retention, costs, all curves, those of the second row.
     endings = collections.Counter(path.suffix for path in out.iterdir() if "-toy-" in path.name)
     assert [endings[ending] for ending in (".csv", ".tex", ".parquet")] == [1, 1, 1]
     assert [endings[ending] for ending in (".svg", ".pdf")] == [5, 5]

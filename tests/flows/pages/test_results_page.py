@@ -1,7 +1,7 @@
 """The page of a run's results: it shows what the Markdown shows, column by column."""
 
-import html
 import getpass
+import html
 import re
 from pathlib import Path
 
