@@ -76,6 +76,8 @@ def run(
     rebuild: Sequence[str] = (),
     approve: bool = False,
     failed: bool = False,
+    tags: Sequence[str] = (),
+    note: str = "",
     store: str | None = None,
     **overrides: Any,
 ) -> "ResultsTable | None":
@@ -94,6 +96,8 @@ def run(
       rebuild: steps to make again at any cost if their code has changed; may hold `*`.
       approve: wait for somebody's approval in the UI before anything is made.
       failed: run only the steps that failed in the last run of the study, and what they need.
+      tags: words to find the run by.
+      note: a line about the run, for its page.
       store: the store [URI].
       **overrides: as in `load`.
 
@@ -122,7 +126,13 @@ def run(
     opened = open_store(_store_or_default_uri(store))
     keep_server(opened)
     request = RunRequest(
-        config=config, until=until, rebuild=tuple(rebuild), approve=approve, failed=failed
+        config=config,
+        until=until,
+        rebuild=tuple(rebuild),
+        approve=approve,
+        failed=failed,
+        tags=tuple(tags),
+        note=note,
     )
     words = ["parcel.run", config.name]
     has_failed = call_in_child(words, start_in_store, start_study, request, opened.uri)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +22,7 @@ from flows.report.every_eval_ever_files import write_evaluations
 from flows.report.hub_results import write_hub_results
 from flows.report.items_table import scores_of, write_items_table
 from flows.report.json_file import read_json
-from flows.report.pareto import draw_pareto
-from flows.report.plot import FORMS, draw_scores
+from flows.report.plot import FORMS
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.report.table_labels import TableLabels, label_report
@@ -42,12 +41,6 @@ what was asked."""
 
 IN_FILES = ("items", "eee", "hub")
 """Formats of runs that are files for other programs, see `write_results`."""
-
-FIGURES: Mapping[str, Callable[[Report, str], bytes]] = {
-    "scores": draw_scores,
-    "pareto": draw_pareto,
-}
-"""Figures of a run, see `write_figure`."""
 
 
 def show_results(
@@ -90,7 +83,7 @@ def show_results(
             report, plan = report_of(store, results, mixed=mixed)
             return question_types_to_csv(report, plan, results.manifest.inputs, store.get)
         if mixed or labels is not None:
-            report = _labelled_report(store, results, labels, mixed=mixed)
+            report = labelled_report(store, results, labels, mixed=mixed)
             return (
                 comparisons_to_csv(report) if form == "comparisons" else render_report(report, form)
             )
@@ -163,46 +156,7 @@ def write_results(
     return lines
 
 
-def write_figure(
-    store: Store,
-    run: str,
-    form: str,
-    out: Path,
-    figure: str = "scores",
-    *,
-    mixed: bool = False,
-    labels: Path | None = None,
-) -> None:
-    """Writes a figure of a run, for a paper or a talk.
-
-    Args:
-      store: the store that holds the runs.
-      run: a study's name.
-      form: one of `plot.FORMS`; SVG and PDF are drawn in vectors.
-      out: the file.
-      figure: one of `FIGURES`.
-      mixed: as for `show_results`.
-      labels: as for `show_results`.
-
-    Raises:
-      ConfigError: if the request is wrong, or the file is there or cannot be written.
-    """
-    if figure not in FIGURES:
-        raise ConfigError(f"--figure must be one of {', '.join(FIGURES)}, got {figure!r}.")
-    report = _labelled_report(store, results_artifact(store, run), labels, mixed=mixed)
-    drawn = FIGURES[figure](report, form)
-    try:
-        with out.open("xb") as file:
-            file.write(drawn)
-    except FileExistsError:
-        raise ConfigError(f"--out must be a new file, got {out}; name another one.") from None
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror or error}.") from None
-
-
-def _labelled_report(
-    store: Store, results: Artifact, labels: Path | None, *, mixed: bool
-) -> Report:
+def labelled_report(store: Store, results: Artifact, labels: Path | None, *, mixed: bool) -> Report:
     """Returns the report of a results artifact, or with `mixed` of its inputs, with labels."""
     if mixed:
         return _label_report_from_file(report_of(store, results, mixed=True)[0], labels)

@@ -1,7 +1,9 @@
 """Records of runs, with their configs and results; and look-up of artifacts by name."""
 
 import datetime
+import getpass
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -75,6 +77,8 @@ def begin_run_record(
     *,
     artifacts: Collection[str],
     given: str,
+    tags: Sequence[str] = (),
+    note: str = "",
     earlier: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Writes the record of a run that begins.
@@ -85,6 +89,8 @@ def begin_run_record(
       run_id: id of the run.
       artifacts: keys of the artifacts that the run found.
       given: the request as it was made: a command, or the values of a form.
+      tags: words by which a person finds it.
+      note: what a person says of it.
       earlier: full name -> record of the runs before it, as `close_dead_records` returns them.
     """
     previous = [
@@ -97,6 +103,9 @@ def begin_run_record(
     newest = max(previous, key=lambda record: record["finished"], default=None)
     record = {
         "given": redact(given),
+        "who": _user_name(),
+        "tags": redact(list(tags)),
+        "note": redact(note),
         "differs": config_differences(newest["config"], redact(config)) if newest else None,
         "artifacts": sorted(artifacts),
         "state": RUNNING,
@@ -236,6 +245,14 @@ def _put_record(
     text = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
     store.files.put(f"{RUNS}/{name}.json", text)
     return record
+
+
+def _user_name() -> str:
+    """Returns the name of the user whose process this is; its number where it has no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # In a container; KeyError before Python 3.13.
+        return str(os.getuid())
 
 
 def _current_record_time() -> str:

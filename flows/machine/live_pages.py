@@ -34,7 +34,7 @@ def server_pages(uri: str) -> Starlette:
     Args:
       uri: the store [URI].
     """
-    return app.store_pages(uri, _NewestFacts(), continue_run)
+    return app.store_pages(uri, _NewestFacts(), continue_run, _ui_keys)
 
 
 class _NewestFacts:
@@ -81,6 +81,19 @@ class _NewestFacts:
             self._took, self._asked_at = time.monotonic() - began, time.monotonic()
             self._asking.release()
             self._is_read.set()
+
+
+def _ui_keys(sort: str, prefect_id: str) -> list[str]:
+    """Returns the keys of the UI's pages of a task run, or of the one page of an id."""
+    from prefect.client.orchestration import get_client
+
+    from infra.prefect.best_effort import best_effort
+
+    of = "task_runs" if sort == "task-run" else "artifacts"
+    asked = {of: {"id": {"any_": [prefect_id]}}}
+    with get_client(sync_client=True) as client:
+        answer = best_effort(client.request, "POST", "/artifacts/filter", json=asked)
+    return [page["key"] for page in answer.json() if page["key"]] if answer else []
 
 
 def continue_run(store: str, run: EndedRun) -> str:

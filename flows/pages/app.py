@@ -13,9 +13,9 @@ from starlette.routing import Route
 from flows.pages.overview import EndedRun, OverviewReader, ServerFacts
 from flows.pages.page import IMAGES, WHOSE, Page, address
 from flows.pages.pictures import mime_type
-from flows.pages.site import SHARED_TEXTS, NoPageError, Site
+from flows.pages.site import SHARED_TEXTS, NoPageError, Site, UIKeys
 from infra.errors import ConfigError
-from infra.prefect.server import PAGES
+from infra.prefect.server import ABOUT, PAGES
 from infra.store.store import Store
 
 _HEADERS = {
@@ -37,6 +37,7 @@ def store_pages(
     uri: str,
     server: Callable[[], ServerFacts | None] = lambda: None,
     continue_run: Callable[[str, EndedRun], str] | None = None,
+    ui_keys: UIKeys = lambda sort, prefect_id: (),
 ) -> Starlette:
     """Returns the pages of a store; the store is opened at the first request for a page.
 
@@ -45,6 +46,7 @@ def store_pages(
       server: function that returns what the store's server knows; it must be fast.
       continue_run: function from the store and a run that ended to the id of a flow run that
         continues it; None: no run is started from a page.
+      ui_keys: function that names the keys of pages in Prefect's UI, see `Site.page_about`.
     """
 
     @functools.cache
@@ -77,6 +79,12 @@ def store_pages(
         """Returns the store whose pages are here, for runs that report to this server."""
         return JSONResponse({"store": uri})
 
+    def about(request: Request) -> Response:
+        """Leads on from a page of Prefect's to ours about what it shows."""
+        shown = urllib.parse.urlsplit(request.headers.get("referer", "")).path
+        page = site().page_about(shown, ui_keys)
+        return RedirectResponse(address(page), status_code=303, headers=_HEADERS)
+
     def go_on(request: Request) -> Response:
         """Starts the run that continues another one, and shows it."""
         run = request.path_params["run"]
@@ -93,6 +101,7 @@ def store_pages(
     return Starlette(
         routes=[
             Route(f"/{WHOSE}", whose),
+            Route(f"/{ABOUT}", about),
             Route("/continue/{run}", go_on, methods=["POST"]),
             Route("/{path:path}", answer),
         ]

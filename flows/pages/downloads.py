@@ -1,7 +1,7 @@
 """Files of what pages show: tables as CSV, LaTeX and Parquet, figures as PNG, SVG and PDF."""
 
 import io
-import threading
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,8 +14,6 @@ from flows.report.cells import Report
 
 # Private there, since the code of `flows.report` decides the bytes of results.
 from flows.report.latex import escape_latex
-from flows.report.pareto import draw_pareto
-from flows.report.plot import draw_scores
 from flows.report.render import render_report, to_csv_lines
 
 Row = Mapping[str, Any]
@@ -32,8 +30,6 @@ FIGURE_FORMS = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/
 
 _TEXTS = ("benchmark", "method", "metric", "scores", "group", "backbone")
 """Columns of a report's CSV that are text."""
-_DRAWN = threading.Lock()
-"""Held while Matplotlib draws: its settings are one for all threads."""
 
 
 class Download(NamedTuple):
@@ -77,13 +73,21 @@ def table_file(rows: Sequence[Row], form: str) -> bytes:
         return file.getvalue()
     texts = [{k: " | ".join(v) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
     if form == "csv":
-        return to_csv_lines(columns, texts).encode()
+        plain = [{k: _no_formula(v) for k, v in row.items()} for row in texts]
+        return to_csv_lines(columns, plain).encode()
     lines = [
         " & ".join(escape_latex(text) for text in line) + r" \\"
         for line in (columns, *(map(_text_of, row.values()) for row in texts))
     ]
     head = [rf"\begin{{tabular}}{{{'l' * len(columns)}}}", r"\toprule", *lines[:1], r"\midrule"]
     return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", ""]).encode()
+
+
+def _no_formula(value: object) -> object:
+    """Returns a value with ' before a text that a spreadsheet would compute: a model wrote it."""
+    # Source: OWASP's page on CSV injection. "-5" is a number there, and nothing is computed.
+    is_formula = isinstance(value, str) and re.match(r"(?![+-][\d.]+$)[=+@\t\r-]", value)
+    return f"'{value}" if is_formula else value
 
 
 def _text_of(value: object) -> str:
@@ -98,7 +102,11 @@ def run_rows(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Row]:
     for run, record in runs:
         yield {
             "run": run,
-            **{name: record.get(name) for name in ("name", "began", "finished", "given")},
+            **{
+                name: record.get(name)
+                for name in ("name", "began", "finished", "who", "given", "note")
+            },
+            "tags": list(record.get("tags", ())),
             "seconds": run_seconds(record),
             "outcome": run_outcome(record),
             "best_score": record.get("headline", {}).get("score"),
@@ -139,9 +147,3 @@ def item_rows(
             **{f"{c.name} score": s for c, s in zip(columns, item.scores, strict=True)},
             **{name: rows[item.id][2] if item.id in rows else None for name, rows in read.items()},
         }
-
-
-def report_figure(report: Report, plot: str, form: str) -> bytes:
-    """Returns a figure of a report, of its scores ("results") or costs ("pareto")."""
-    with _DRAWN:
-        return {"results": draw_scores, "pareto": draw_pareto}[plot](report, form)

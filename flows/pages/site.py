@@ -1,6 +1,7 @@
 """The pages of a store as HTML text, for the server and for folders of files."""
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,13 +31,14 @@ from flows.pages.downloads import (
     Download,
     item_rows,
     pair_rows,
-    report_figure,
     report_file,
     run_rows,
     table_file,
 )
+from flows.pages.figures import FIGURES, draw_figure
 from flows.pages.history_drawing import UsageIndex, distinct_names, draw
 from flows.pages.item_scores import ITEM_FILTERS, OF_TWO, ScoredItem
+from flows.pages.links import page_about
 from flows.pages.mask_overlays import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
@@ -85,6 +87,9 @@ _NAMED = 200
 class NoPageError(LookupError):
     """A page does not exist; the message says why."""
 
+
+UIKeys = Callable[[str, str], Sequence[str]]
+"""Function from "task-run" or "artifact", and its id in Prefect, to the keys of its pages there."""
 
 PageLink = Callable[[Page], str | None]
 """Function from a page to its address, or None if the page is not available."""
@@ -211,15 +216,19 @@ class Site:
           NoPageError: if the page has no such file, or its subject does not exist.
         """
         form, of = page.get("as"), page.get("of")
-        forms = FIGURE_FORMS if of in _PLOTS else TABLE_FORMS
+        forms = FIGURE_FORMS if of in FIGURES else TABLE_FORMS
         if form not in forms:
             raise NoPageError(f"as must be one of {', '.join(forms)}, got {form!r}.")
         # The rows are those that the page lists, after its search, its filters and its order, since
         # that is what a reader sees who asks for the file.
         with _no_page():
             match page.kind, *page.parts:
-                case "results", run if of in _PLOTS:
-                    data = report_figure(study_of(self._store, run).report, of, form)
+                case "results", run if of in FIGURES:
+                    data = draw_figure(self._store, study_of(self._store, run).report, of, form)
+                case "curves", run, benchmark if of in FIGURES:
+                    study = study_of(self._store, run)
+                    only = dataclasses.replace(study.report, sections=(study.section(benchmark),))
+                    data = draw_figure(self._store, only, of, form)
                 case "results", run:
                     data = report_file(study_of(self._store, run).report, form)
                 case ("runs",):
@@ -240,6 +249,38 @@ class Site:
                     raise KeyError(f"The page {'/'.join((page.kind, *page.parts))!r} has no files.")
         name = re.sub(r"[^\w@.-]+", "-", "-".join((page.kind, *page.parts, of)).strip("-"))
         return Download(data, forms[form], f"{name}.{form}")
+
+    def page_about(self, path: str, keys_of: UIKeys) -> Page:
+        """Returns the page about what a page of Prefect's shows; the start page if there is none.
+
+        Args:
+          path: path of Prefect's page.
+          keys_of: function that names the keys of pages in the UI.
+        """
+        # A step makes a checkpoint, its answers and their scores: the first leads to the others.
+        #
+        #   /v2/runs/flow-run/ID          the run
+        #   /v2/runs/task-run/ID          what the step made, or is making
+        #   /v2/artifacts/artifact/ID     what this version of a page is about
+        #   /v2/artifacts/key/KEY         what all of them are about
+        keys: Sequence[str] = ()
+        match path.strip("/").split("/")[-2:]:
+            case ["flow-run", run_id]:
+                for run, record in self._overview.records.read().items():
+                    if record.get("flow_run_id") == run_id:
+                        return Page("results", (run,))
+            case ["task-run" | "artifact" as sort, prefect_id]:
+                keys = keys_of(sort, prefect_id)
+            case ["key", key]:
+                keys = [key]
+        for page in map(page_about, sorted(keys, key=lambda key: "-checkpoint-" not in key)):
+            # A training has a page before it is an artifact.
+            if page and (page.kind != "artifact" or page.parts[0].startswith("checkpoint-")):
+                return page
+            with contextlib.suppress(KeyError, ValueError):
+                if page and self._store.get_cached(page.parts[0]):
+                    return page
+        return Page("start")
 
     def lost(self, why: str) -> str:
         """Returns the page shown for an address without a page."""

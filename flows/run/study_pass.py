@@ -20,7 +20,7 @@ from flows.graph.eta import Forecast
 from flows.graph.explain import Explanation
 from flows.graph.nodes import GraphNode
 from flows.lookup.runs import begin_run_record, end_run_record, record_name
-from flows.pages.overview import continuing_command
+from flows.pages.overview import continuing_command, differences_text
 from flows.pages.rebuild import publish_results
 from flows.report.headline import headline_text
 from flows.report.json_file import read_json
@@ -36,7 +36,8 @@ from flows.steps.workers import Workers, workers_of
 from flows.study.paper_deviations import describe_paper_deviations
 from flows.study.study import StudyConfig
 from infra.prefect.approval import wait_for_approval
-from infra.prefect.best_effort import warn_only
+from infra.prefect.best_effort import best_effort, warn_only
+from infra.prefect.deployed import name_run
 from infra.prefect.page_queue import UIPage
 from infra.prefect.progress import ProgressFile
 from infra.processes.signals import end_with
@@ -85,9 +86,13 @@ def start_pass(
         pin.run,
         artifacts=expected_keys.values(),
         given=_describe_request(),
+        tags=request.tags,
+        note=request.note,
         earlier=traces.previous_runs,
     )
     record = read_run(store.files, record_name(config.name, pin.run))
+    if differences := differences_text(record):
+        best_effort(name_run, f"{config.name}, {differences}")
     end_with(f"continue: {continuing_command({**record, 'state': 'cancelled'}, store.uri)}")
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})

@@ -49,6 +49,8 @@ from infra.processes.signals import is_stopping
 
 PAGES = "/parcel"
 """Path of the pages that are served next to Prefect's own."""
+ABOUT = "about"
+"""Path below `PAGES` that leads on to the page about what the page that links to it shows."""
 
 LOGIN_TOKEN = "token"
 """Parameter of an address that logs a browser in."""

@@ -1,36 +1,43 @@
-"""A link to our start page on every page of Prefect's UI."""
+"""Links to our pages on every page of Prefect's UI."""
 
 import re
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.prefect.server import PAGES
+from infra.prefect.server import ABOUT, PAGES
 
 _HEIGHT = 34
-"""Height of the strip with the link [pixels]."""
+"""Height of the strip with the links [pixels]."""
 
 # The strip takes its place in the flow of the page, above the UI, and scrolls away with it. So it
 # cannot lie on a control of Prefect's, whatever the window's size; what Prefect fixes to the window
-# (the navigation, dialogs, messages) may lie on the strip, whose link is at the other end:
+# (the navigation, dialogs, messages) may lie on the strip, whose links are at the other end:
 #
 #   ┌────────────┬────────────────────────────────┐
-#   │ navigation │                  [ start page ]│  ← the strip
+#   │ navigation │ [results, lineage][ start page ]│  ← the strip
 #   │            ├────────────────────────────────┤
 #   │            │ Runs                           │
 #
-# Prefect makes its pages as high as the window. Without the last two rules, all would be higher
-# than that by the strip, and have a scroll bar.
+# Prefect's script changes the page under the strip and its address. So the first link is the same
+# everywhere, and whoever answers it sees by the browser's `Referer` which page it was on.
+#
+# Prefect makes its pages as high as the window. Without the two rules on heights, all would be
+# higher than that by the strip, and have a scroll bar. The last one lifts messages off the buttons
+# at the end of a form, Submit and Cancel.
 _STRIP = f"""
 <style>
 #parcel {{ box-sizing: border-box; height: {_HEIGHT}px; padding: 5px 16px; text-align: right;
   font: 14px/24px system-ui, sans-serif }}
 #parcel a {{ display: inline-block; padding: 0 12px; border-radius: 6px; background: #0b5cad;
-  color: #fff; text-decoration: none }}
+  color: #fff; text-decoration: none; margin-left: 6px }}
 .min-h-svh, .min-h-screen {{ min-height: calc(100svh - {_HEIGHT}px) !important }}
 .h-svh:not(.fixed), .h-screen:not(.fixed) {{ height: calc(100svh - {_HEIGHT}px) !important }}
+[data-sonner-toaster] {{ --offset-bottom: 64px !important;
+  --mobile-offset-bottom: 64px !important }}
 </style>
-<div id="parcel"><a href="{PAGES}/">start page</a></div>
+<div id="parcel"><a href="{PAGES}/{ABOUT}">results and lineage</a>
+<a href="{PAGES}/">start page</a></div>
 """.encode()
 _BODY = re.compile(rb"<body[^>]*>")
 
@@ -41,7 +48,7 @@ _OF_BODY = (b"content-length", b"etag", b"last-modified")
 
 
 class StartLink:
-    """Adds a link to our start page to every page of Prefect's UI.
+    """Adds links to our pages to every page of Prefect's UI: about what it shows, and the start.
 
     Args:
       app: application that answers the requests.

@@ -84,7 +84,8 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     PRUNED: (_are_keys, "a list of keys"),
     "given_up": (_are_texts, "a list of texts"),
     "began": (_is_time, "a time"),
-    "given": (lambda value: isinstance(value, str), "text"),
+    **dict.fromkeys(("given", "who", "note"), (lambda value: isinstance(value, str), "text")),
+    "tags": (_are_texts, "a list of texts"),
     "differs": (
         lambda value: (
             value is None or (_is_object(value) and all(map(_is_record_pair, value.values())))

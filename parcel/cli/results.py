@@ -56,7 +56,7 @@ def results(
         typer.Option(
             metavar="PATH",
             help="With --format html, eee or hub: a folder to write to; with items, png, svg or "
-            "pdf: a file.",
+            "pdf: a file, for these three RUN-FIGURE.pdf by default.",
         ),
     ] = None,
     items: Annotated[
@@ -70,7 +70,8 @@ def results(
         ),
     ] = None,
     figure: Annotated[
-        str, typer.Option(help="With --format png, svg or pdf: scores or pareto.")
+        str,
+        typer.Option(help="With --format png, svg or pdf: scores, pareto, retention or curves."),
     ] = "",
     organization: Annotated[
         str, typer.Option(help="With --format eee: who made the models, as the Hub names them.")
@@ -86,7 +87,6 @@ def results(
         OwnRun,
         show_logs,
         show_results,
-        write_figure,
         write_results,
     )
     from flows.report.plot import FORMS
@@ -114,11 +114,14 @@ def results(
     if same_metric:
         raise ConfigError("--same-metric needs --predictions.")
     if format in FORMS:
-        if run is None or out is None or scores is not None:
-            raise ConfigError(f"--format {format} needs RUN, a study's name, and --out FILE.")
+        if run is None or scores is not None:
+            raise ConfigError(f"--format {format} needs RUN, a study's name.")
+        from flows.pages.figures import write_figure
+
         opened = open_existing_store(store)
         mention_larger_run(opened, run)
         name = figure or "scores"
+        out = out or Path(f"{run}-{name}.{format}")
         write_figure(opened, run, format, out, name, mixed=mixed, labels=labels)
         typer.echo(f"{name}: {out}")
         return

@@ -53,6 +53,17 @@ ProfileOption = Annotated[
         show_default=False,
     ),
 ]
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WORD",
+        help="A word to find the run by; may be given repeatedly.",
+        show_default=False,
+    ),
+]
+NoteOption = Annotated[
+    str, typer.Option(help="A line about the run, for its page.", show_default=False)
+]
 
 
 @run_app.command(epilog="Example: parcel run configs/small.yaml num_seeds=2 --store ~/studies")
@@ -64,6 +75,8 @@ def run(
     approve: ApproveOption = False,
     failed: FailedOption = False,
     profile: ProfileOption = None,
+    tag: TagOption = None,
+    note: NoteOption = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Runs a study: prepare, train, transfer, evaluate, report; --until stops after one of them.
@@ -117,7 +130,13 @@ def run(
     from flows.run.request import RunRequest
 
     request = RunRequest(
-        config=config, until=until, rebuild=tuple(rebuild or ()), approve=approve, failed=failed
+        config=config,
+        until=until,
+        rebuild=tuple(rebuild or ()),
+        approve=approve,
+        failed=failed,
+        tags=tuple(tag or ()),
+        note=note,
     )
     raise typer.Exit(run_in_terminal(start_study(request, opened, explanation), opened))
 

@@ -27,7 +27,7 @@ DIALOG = "[role=dialog], [role=alertdialog]"
 # The middle of the last control of a name; null while there is none that would take a click there.
 _CONTROL = """(() => {
   const found = [...document.querySelectorAll(%s)].flatMap(
-    part => [...part.querySelectorAll('button, [role=menuitem], [role=switch]')]
+    part => [...part.querySelectorAll('a, button, [role=menuitem], [role=switch]')]
   ).filter(each => [each.innerText.trim(), each.getAttribute('aria-label')].includes(%s));
   const last = found.at(-1);
   if (!last) return null;
@@ -104,7 +104,7 @@ class Page:
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, name: str, within: str = "body") -> None:
-        """Clicks in the middle of a button, menu item or switch, once it is there and takes that.
+        """Clicks in the middle of a link, button, menu item or switch, once it takes that.
 
         Args:
           name: its text, or the name that it has for readers of the screen.

@@ -1,6 +1,7 @@
 """Records of runs: one each, from its beginning, and without credentials."""
 
 import dataclasses
+import getpass
 import json
 import signal
 import subprocess
@@ -96,6 +97,14 @@ def test_a_record_says_from_the_beginning_what_was_asked_for_and_what_is_new_in_
     assert record["given"] == "parcel run toy.yaml"
     assert record["config"]["budgets"] == [16, 64]
     assert record["began"]
+    assert (record["who"], record["tags"], record["note"]) == (getpass.getuser(), [], "")
+    said = {"tags": ["night"], "note": "for the talk, password=hunter2"}
+    begin_run_record(store, changed, "third", **began, **said)
+    end_run_record(store, changed, "third", results=None, artifacts=[], failed=[])
+    record = run_records(store.files)["toy-third"]
+    assert record["tags"] == ["night"]
+    assert record["note"].startswith("for the talk, ")
+    assert "hunter2" not in record["note"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from infra.prefect.server import PAGES
 from infra.store.store import Store
 from model.masks.codec import MaskCodec, init_params
 from model.masks.config import MaskCodecConfig
-from tests.flows.pages.studies import commit, write_study
+from tests.flows.pages.studies import RUN, commit, write_study
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +273,36 @@ def test_an_item_leads_up_to_the_cells_that_rest_on_it(client: TestClient):
     text = get(client, path)
     assert "15 of 30: scored on it" in told(text)
     assert any(link.endswith("/colors/mqt/64") for link in links(text))
+
+
+def test_a_page_of_prefects_leads_on_to_ours_about_the_same(toy: Store):
+    run, key = study_of(toy, "toy").run, next(toy.artifacts("scores")).key
+    trained = next(toy.artifacts("checkpoint")).key
+    asked = {
+        ("task-run", "1"): [f"progress-{key}", f"lineage-{key}", f"lineage-{trained}"],
+        ("artifact", "2"): [f"lineage-{key}"],
+    }
+    app = store_pages(toy.uri, ui_keys=lambda *of: asked.get(of, []))
+    client = TestClient(app, follow_redirects=False)
+    under_way = "checkpoint-0123456789abcdef-01234567"
+    for shown, ours in {
+        f"/v2/runs/flow-run/{RUN}?tab=Logs": f"results/{run}",
+        "/v2/runs/flow-run/another": "",
+        "/v2/runs/task-run/1": f"artifact/{trained}",
+        "/v2/runs/task-run/3": "",
+        "/v2/artifacts/artifact/2": f"artifact/{key}",
+        f"/v2/artifacts/key/lineage-{key}": f"artifact/{key}",
+        f"/v2/artifacts/key/progress-{under_way}": f"artifact/{under_way}",
+        "/v2/artifacts/key/progress-dataset-0123456789abcdef-01234567": "",
+        "/v2/artifacts/key/lineage-%2e%2e": "",
+        "/v2/artifacts/key/results-toy": "results/toy",
+        "/v2/artifacts/key/explain-toy": "runs?study=toy",
+        "/v2/artifacts/key/mine": "",
+        "/v2/dashboard": "",
+    }.items():
+        answer = client.get("/about", headers={"referer": f"http://testserver{shown}"})
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGES}/{ours}"), shown
+    assert client.get("/about").headers["location"] == f"{PAGES}/"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The page of a run's results: it shows what the Markdown shows, column by column."""
 
+import getpass
 import html
 import re
 from pathlib import Path
@@ -85,14 +86,13 @@ def test_the_page_says_what_was_asked_for_and_what_is_not_as_in_the_run_before(s
     first = find_run(store, "rich")
     config = {**first["config"], "stage1": {"peak_lr": 0.002}}
     earlier = {first["run"]: first}
-    begin_run_record(
-        store, config, "later", artifacts=[], given="parcel run rich.yaml", earlier=earlier
-    )
+    said = {"given": "parcel run rich.yaml", "tags": ["night"], "note": "for the talk"}
+    begin_run_record(store, config, "later", artifacts=[], earlier=earlier, **said)
     results = first["results"]
     end_run_record(store, config, "later", results=results, artifacts=[results], failed=["a: no"])
     shown = plain_text(results_page(store))
     assert "With holes, finished" in shown
-    assert "Asked for by parcel run rich.yaml" in shown
+    assert f"night for the talk Asked for by {getpass.getuser()}, parcel run rich.yaml" in shown
     assert "Not as in the run before: stage1.peak_lr None → 0.002" in shown
 
 

@@ -1,6 +1,7 @@
 """Tables of the pages in a browser, by mouse and keyboard; and the files that they download."""
 
 import csv
+import getpass
 import io
 import json
 import re
@@ -18,6 +19,7 @@ from starlette.testclient import TestClient
 
 from flows.lookup.runs import begin_run_record, end_run_record, record_name
 from flows.pages.app import store_pages
+from flows.pages.downloads import table_file
 from flows.pages.run_results import study_of
 from infra.prefect.server import PAGES
 from infra.store.store import Store
@@ -42,7 +44,8 @@ def store(toy: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
     for name, took in TIMES.items():
         config = {"name": name, "methods": [], "transfers": {}}
         given = f"parcel run {'long/' * 30}{name}.yaml"
-        begin_run_record(store, config, name, artifacts=[], given=given)
+        said = {"tags": ("night", f"of-{name}"), "note": f"=1+1 of {name}"}
+        begin_run_record(store, config, name, artifacts=[], given=given, **said)
         end_run_record(store, config, name, results=None, artifacts=[], failed=["a: no"])
         path = folder / "runs" / f"{record_name(name, name)}.json"
         record = json.loads(path.read_text())
@@ -110,7 +113,7 @@ def test_a_click_on_a_head_sorts_by_number_and_the_link_keeps_it(page: Page, add
 
 
 def test_a_search_and_hidden_columns_are_in_the_link(page: Page, address: str):
-    is_hidden = "document.querySelector('table.data').rows[1].cells[6].hidden"
+    is_hidden = "document.querySelector('table.data').rows[1].cells[9].hidden"
     open_anew(page, f"{address}/runs")
     assert not page.evaluate(is_hidden)
     page.evaluate("document.querySelector('.tools input[type=search]').focus()")
@@ -128,6 +131,34 @@ def test_a_search_and_hidden_columns_are_in_the_link(page: Page, address: str):
     assert page.evaluate("document.querySelector('.tools input[type=search]').value") == (
         "outcome:failed minutes.yaml"
     )
+
+
+def test_runs_are_found_by_tag_and_user(page: Page, address: str):
+    open_anew(page, f"{address}/runs#find=tags:of-minutes+who:{getpass.getuser()}")
+    assert rows(page, 1) == ["minutes"]
+    # What the search takes is not cut off: the same letters, side by side, are no wider than it.
+    widths = page.evaluate("""(() => {
+      const box = document.querySelector('.tools input[type=search]');
+      const pen = document.createElement('canvas').getContext('2d');
+      pen.font = getComputedStyle(box).font;
+      return [pen.measureText(box.placeholder).width, box.clientWidth - 18];
+    })()""")
+    assert widths[0] < widths[1]
+
+
+def test_no_text_of_a_csv_file_becomes_a_formula(store: Store):
+    client = TestClient(store_pages(store.uri))
+    texts = [*csv.DictReader(io.StringIO(client.get("/runs?as=csv").text))]
+    assert "'=1+1 of hours" in {row["note"] for row in texts}
+    table = parquet.read_table(io.BytesIO(client.get("/runs?as=parquet").content)).to_pylist()
+    assert "=1+1 of hours" in {row["note"] for row in table}
+    answers = ("@A1", "+cmd()", "-2+3", "\t=1", "-5", "+0.5", "5 - 3", "")
+    made = csv.DictReader(
+        io.StringIO(table_file([{"a": text} for text in answers], "csv").decode())
+    )
+    assert [row["a"] for row in made] == [
+        "'@A1", "'+cmd()", "'-2+3", "'\t=1", "-5", "+0.5", "5 - 3", "",
+    ]  # fmt: skip
 
 
 def test_rows_are_found_by_number_where_a_table_has_the_column(page: Page, address: str):
@@ -184,7 +215,9 @@ def test_files_of_tables_and_figures_are_what_they_are_called(store: Store):
     assert {type(row["mean"]) for row in results} == {float}
     assert {row["benchmark"] for row in results} == {"colors", "shapes"}
     for form, begins in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
-        for of in ("results", "pareto"):
+        answer = client.get(f"/curves/{run}/colors?of=curves&as={form}")
+        assert answer.content.startswith(begins)
+        for of in ("scores", "retention", "curves", "pareto"):
             answer = client.get(f"/results/{run}?of={of}&as={form}")
             assert answer.content.startswith(begins)
     assert re.search('filename="results-toy-.*-pareto.pdf"', answer.headers["content-disposition"])
