@@ -163,10 +163,18 @@ def chart_of(
             for (step, value), text in zip(curve.points, curve.titles, strict=False)
             if text
         ],
-        values=[(y_of(value), f"{value:.3g}") for value in (low, (low + high) / 2, high)],
+        values=[(y_of(value), _axis_text(value)) for value in (low, (low + high) / 2, high)],
         ticks=[(x_of(step), text) for step, text in ticks.items()],
         left_out=left_out,
     )
+
+
+def _axis_text(value: float) -> str:
+    """Returns a number as an axis has it: 0.012, 950, 2.57k, 1.3M."""
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"
 
 
 def score_chart(section: Section, colors: Mapping[str, str]) -> Chart | None:

@@ -14,10 +14,8 @@ from flows.pages.chart import (
     COLOR_RULES,
     Chart,
     LossReader,
-    curves_chart,
     method_colors,
     score_chart,
-    training_charts,
 )
 from flows.pages.compare_page import (
     Side,
@@ -48,8 +46,6 @@ from flows.pages.mask_overlays import overlay_png, page_mask
 from flows.pages.overview import (
     Overview,
     OverviewReader,
-    RunningNode,
-    RunUnderWay,
     differences_text,
     run_seconds,
     server_errors_text,
@@ -58,7 +54,12 @@ from flows.pages.overview import (
 from flows.pages.page import Page
 from flows.pages.record_cards import Card, Cards
 from flows.pages.run_results import Column, Study, has_scores, study_of
-from flows.pages.trainings import Training, find_training
+from flows.pages.trainings import (
+    find_training,
+    run_values,
+    training_values,
+    unfinished_values,
+)
 from flows.report.cells import Section
 from flows.report.durations import age_text, duration_text, time_left_text
 from flows.report.items_table import is_right
@@ -82,8 +83,6 @@ _RUNS = 100
 """Number of runs on one page of their list."""
 _LISTED = 30
 """Most nodes, runs or studies that a part of the start page shows; the others are counted."""
-_DRAWN = 4
-"""Most running trainings whose charts a run's page has; the others have their own."""
 _ROWS = 25
 """Number of pairs of cells on one page of a comparison: the items of each are read."""
 _MAX_SIDES = 6
@@ -320,7 +319,7 @@ class Site:
     def _results_page_values(self, page: Page, run: str) -> Mapping[str, Any]:
         record = self._overview.records.read().get(run)
         if record is not None and not record["results"]:
-            return self._run_without_table(run, record)
+            return run_values(self._store, self._losses, self.overview(), run, record)
         study = study_of(self._store, run)
         # What is over all benchmarks stands on the first page, before its benchmarks.
         pages = _in_pages(study.report.sections, self._max_cells)
@@ -345,33 +344,6 @@ class Site:
             "score_charts": [c for s in pages[number - 1] if (c := score_chart(s, colors))],
             "charts": list(charts),
             "of_charts": filled,
-        }
-
-    def _run_without_table(self, run: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the values of the page of a run that is under way, or ended without a table."""
-        going = next(
-            (r for r in self.overview().running if r.flow_run_id == record["flow_run_id"]), None
-        )
-        at_work = [node.progress.key for node in going.running if node.progress] if going else []
-        known = {*record["artifacts"], *(going.keys if going else ())}
-        trainings = {
-            key: training
-            for key in [*at_work, *sorted(known.difference(at_work))]
-            if (training := find_training(self._store, key))
-        }
-        running = [trainings[key] for key in at_work if key in trainings]
-        done = sorted((t for t in trainings.values() if t.is_finished), key=lambda t: t.name)
-        losses = {t.name: self._losses.points(t.key) for t in done[:_LISTED]}
-        return {
-            "template": "run",
-            "run": run,
-            "record": record,
-            "going": going,
-            "running": [(t, training_charts(t.log)) for t in running[:_DRAWN]],
-            "done": done[:_LISTED],
-            "left_out": len(done[_LISTED:]),
-            "chart": curves_chart("loss", losses),
-            "most": _LISTED,
         }
 
     def _curves_page_values(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
@@ -574,7 +546,7 @@ class Site:
     def _artifact_page_values(self, page: Page, key: str) -> Mapping[str, Any]:
         training = find_training(self._store, key)
         if training is not None and not training.is_finished:
-            return self._unfinished_training(training)
+            return unfinished_values(self._store, self._cards, self.overview(), training)
         artifact = self._store.get(key)
         users = self.uses.of(key)
         # A table of results has thousands of inputs: only those that are listed are looked up.
@@ -590,29 +562,11 @@ class Site:
             "inputs": inputs,
             "users": distinct_names(self._store, dict(list(users.items())[:_NAMED])),
             "num_users": len(users),
-            "charts": training_charts(training.log) if training else (),
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
             "rejects": rejects_of(artifact, _REJECTS),
+            **(training_values(self._cards, training) if training else {}),
             "namesakes": {} if self._is_folder else self._artifact_namesakes(artifact),
-        }
-
-    def _unfinished_training(self, training: Training) -> Mapping[str, Any]:
-        """Returns the values of the page of a training that is under way, or has failed."""
-        at_work: tuple[RunUnderWay, RunningNode] | None = next(
-            (
-                (run, node)
-                for run in self.overview().running
-                for node in run.running
-                if node.progress and node.progress.key == training.key
-            ),
-            None,
-        )
-        return {
-            "template": "training",
-            "training": training,
-            "at_work": at_work,
-            "charts": training_charts(training.log),
         }
 
     def _artifact_namesakes(self, artifact: Artifact) -> Mapping[str, str]:
