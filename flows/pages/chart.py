@@ -170,11 +170,11 @@ def chart_of(
 
 
 def _axis_text(value: float) -> str:
-    """Returns a number as an axis has it: 0.012, 950, 2.57k, 1.3M."""
+    """Returns a number as an axis has room for: 0.00099, 0.123, 950, 2.57k, 1.3M."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.3g}{letter}"
-    return f"{value:.3g}"
+    return f"{value:.2g}" if abs(value) < 0.01 else f"{value:.3g}"
 
 
 def score_chart(section: Section, colors: Mapping[str, str]) -> Chart | None:
