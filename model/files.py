@@ -1,7 +1,7 @@
 """Names of the files that `model` writes. Importing this module is cheap: it does not import JAX.
 
 checkpoint   model.json, params.json, params-…, tokenizer.model, mask_codec.npz, digest.txt,
-             metrics.jsonl, watch.jsonl
+             metrics.jsonl, watch.jsonl, samples.jsonl
 mask codec   mask_codec.npz, codec.json
 predictions  predictions.jsonl
 scores       score.json, items.parquet
@@ -16,6 +16,9 @@ METRICS = "metrics.jsonl"
 
 WATCH = "watch.jsonl"
 """File beside it, if the stage was watched: losses and scores on held-out data, by step."""
+
+SAMPLES = "samples.jsonl"
+"""File beside it, if it has `sample_steps`: its answers to a few held-out questions, by step."""
 
 PROFILE = "profile"
 """Folder beside it, if some of its steps were traced: the profile, for TensorBoard and XProf."""

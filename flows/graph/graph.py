@@ -19,7 +19,7 @@ from flows.graph.datasets import datasets_of, raw_files_spec, raw_folders
 from flows.graph.inputs import NO_INPUTS, StudyInputs
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.graph.results_plan import results_plan
-from flows.graph.specs import evaluations_of, watch_of, watched_datasets
+from flows.graph.specs import evaluations_of, shown_dataset, watch_of, watched_datasets
 from flows.graph.user_steps import add_user_steps, cut_graph
 from flows.report.cells import CHANCE, SCREENED, CellKey
 from flows.steps.kind import Step
@@ -308,6 +308,7 @@ class _GraphBuilder:
         ) -> Step:
             """Adds one stage, with the resources of Stage 1 or of a cell."""
             view, compute = stage.view, base.compute
+            train = stage.train_config_of(method)
             return self._add_step_node(
                 "checkpoint",
                 Labels(
@@ -318,13 +319,18 @@ class _GraphBuilder:
                 ),
                 config=FitSpec(
                     model=view.model_of(method),
-                    train=stage.train_config_of(method),
+                    train=train,
                     watch=watch_of(view, method),
                     profile=compute.profiled,
                     deterministic=compute.deterministic,
                 ),
                 seed=base.stage_seed(stage.name, number),
-                inputs={**inputs[view.view_suffix], **init, **watched_datasets(view, datasets)},
+                inputs={
+                    **inputs[view.view_suffix],
+                    **init,
+                    **watched_datasets(view, datasets),
+                    **shown_dataset(view, datasets, train),
+                },
                 resources=compute.of_stage if stage.is_shared else compute.of_cell,
                 keys={
                     "train": base.backbone_keys.get(stage.key, stage.key),
@@ -423,6 +429,7 @@ class _GraphBuilder:
                             "data/0": datasets[f"{benchmark}{view.view_suffix}/train"],
                             **vocabulary_steps,
                             "init": checkpoints[view.view_suffix, method, pretrain],
+                            **shown_dataset(view, datasets, fit_spec.train, benchmark),
                         },
                         keys={
                             "train": f"{view.key_prefix}transfers.{benchmark}.train",

@@ -11,8 +11,10 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.scores import ScoreSpec
 from flows.study.settings import Method
 from flows.study.view import StudyView
+from infra.store.manifest import SHOWN
 from model.decode.config import DecodeConfig
 from model.eval.config import EvalConfig
+from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
 
 
@@ -106,6 +108,22 @@ def watched_datasets(view: StudyView, datasets: Mapping[str, Step]) -> dict[str,
             zip(PROBE, (datasets[train_split], datasets[f"{row}/eval"]), strict=True)
         )
     return steps_by_role
+
+
+def shown_dataset(
+    view: StudyView, datasets: Mapping[str, Step], train: TrainConfig, benchmark: str = ""
+) -> dict[str, Step]:
+    """Returns the dataset whose first records a training answers meanwhile, by its role.
+
+    It is that of the first row that is scored with the training, or of a stage's study; none
+    without `sample_steps`, or without rows.
+    """
+    rows = [
+        name
+        for name, row in view.rows.items()
+        if not benchmark or training_of(row.benchmark, view.transfers[row.benchmark]) == benchmark
+    ]
+    return {SHOWN: datasets[f"{rows[0]}/eval"]} if train.sample_steps and rows else {}
 
 
 def _probed_row(view: StudyView) -> str:

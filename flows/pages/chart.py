@@ -5,7 +5,15 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from flows.pages.curves import CurvePoints, curves_of
+from flows.pages.curves import (
+    CurvePoints,
+    Curves,
+    Log,
+    drawn_curves,
+    logged_curves,
+    logged_rows,
+    page_curves,
+)
 from flows.report.cell_text import score_text
 from flows.report.cells import Report, Section
 from flows.report.plot import COLORS, looks
@@ -155,10 +163,18 @@ def chart_of(
             for (step, value), text in zip(curve.points, curve.titles, strict=False)
             if text
         ],
-        values=[(y_of(value), f"{value:.3g}") for value in (low, (low + high) / 2, high)],
+        values=[(y_of(value), _axis_text(value)) for value in (low, (low + high) / 2, high)],
         ticks=[(x_of(step), text) for step, text in ticks.items()],
         left_out=left_out,
     )
+
+
+def _axis_text(value: float) -> str:
+    """Returns a number as an axis has room for: 0.00099, 0.123, 950, 2.57k, 1.3M."""
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.2g}" if abs(value) < 0.01 else f"{value:.3g}"
 
 
 def score_chart(section: Section, colors: Mapping[str, str]) -> Chart | None:
@@ -204,6 +220,29 @@ def loss_titles(label: str, points: CurvePoints) -> Sequence[str]:
     ]
 
 
+def training_charts(log: Log) -> Sequence[Chart]:
+    """Returns the charts of a training's page, from its logs."""
+    drawn = drawn_curves(page_curves(log)).items()
+    return [chart for title, curves in drawn if (chart := curves_chart(title, curves))]
+
+
+def curves_chart(title: str, curves: Curves) -> Chart | None:
+    """Returns curves by step in one drawing, each in a color of its own; None if there are none."""
+    drawn = [
+        Curve(
+            label=name or title,
+            color=f"color{number % len(COLORS)}",
+            points=points,
+            dash=number // len(COLORS),
+            titles=loss_titles(name or title, points),
+            sort="loss",
+        )
+        for number, (name, points) in enumerate(curves.items())
+    ]
+    keys = [(name, curve.style) for name, curve in zip(curves, drawn, strict=True) if name]
+    return chart_of(f"{title} by step", keys, drawn)
+
+
 class LossReader:
     """Reads the losses of trainings, and keeps them; safe to share between threads.
 
@@ -217,4 +256,5 @@ class LossReader:
 
     def _read(self, key: str) -> CurvePoints:
         """Returns the (step, loss) pairs of a training; none if its files are gone."""
-        return curves_of(self._store.get_cached(key)).get("loss", {}).get("", ())
+        log = functools.partial(logged_rows, self._store.get_cached(key))
+        return drawn_curves(logged_curves(log)).get("loss", {}).get("", ())

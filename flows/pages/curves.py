@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
@@ -15,6 +15,8 @@ CurvePoints = Sequence[tuple[float, float]]
 """Points (step, value) of a curve."""
 Curves = Mapping[str, CurvePoints]
 """Name -> points; the name of a picture's only curve is ""."""
+Log = Callable[[str], Sequence[Mapping[str, Any]]]
+"""Function from the name of a log of a training to its rows; none if it has no such log."""
 
 _WIDTH, _HEIGHT = 560, 200
 """Size of a picture [pixels]."""
@@ -27,24 +29,45 @@ _POINTS = 400
 _INK, _PALE = "#555555", "#E6E6E6"
 
 
-def curves_of(artifact: Artifact) -> Mapping[str, Curves]:
-    """Returns title -> curves of each picture of a training.
-
-    A curve needs at least two logged values. A checkpoint whose files are gone has no pictures.
-    """
+def drawn_curves(curves_by_title: Mapping[str, Curves]) -> Mapping[str, Curves]:
+    """Returns title -> curves, as they are drawn; a curve needs at least two logged values."""
     drawn = {
         what: {name: thinned(points) for name, points in curves.items() if len(points) > 1}
-        for what, curves in logged_curves(artifact).items()
+        for what, curves in curves_by_title.items()
     }
     return {what: curves for what, curves in drawn.items() if curves}
 
 
-def logged_curves(artifact: Artifact) -> Mapping[str, Curves]:
+def page_curves(log: Log) -> Mapping[str, Curves]:
+    """Returns title -> curves of a training's page.
+
+    They are those of `logged_curves`, norms by part of the parameters, rate, speed and memory.
+    """
+    rows, logged = log(METRICS), logged_curves(log)
+
+    def by_step(name: str) -> Curves:
+        return {"": [(row["step"], row[name]) for row in rows if name in row]}
+
+    norms = [(row["step"], row["gradient_norms"]) for row in rows if "gradient_norms" in row]
+    parts = {
+        part: [(step, of[part]) for step, of in norms if part in of]
+        for part in sorted({part for _, of in norms for part in of})
+    }
+    return {
+        **logged,
+        "gradient norm": {"all": logged["gradient norm"][""], **parts},
+        "learning rate": by_step("learning_rate"),
+        "tokens per second": by_step("tokens_per_second"),
+        "peak memory [GB]": by_step("memory_gb"),
+    }
+
+
+def logged_curves(log: Log) -> Mapping[str, Curves]:
     """Returns title -> curves of a training, with every value that it logged.
 
     Without a value a title has no curve, or one without points.
     """
-    trained, watched = logged_rows(artifact, METRICS), logged_rows(artifact, WATCH)
+    trained, watched = log(METRICS), log(WATCH)
     # Picture by picture, curve by curve; a stage that was not watched has the first two only.
     return {
         "loss": {"": [(row["step"], row["loss"]) for row in trained]},
@@ -65,7 +88,12 @@ def logged_rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
         text = artifact.files.read(f"{artifact.folder}/{name}")
     except FileNotFoundError:  # gc deleted its files.
         return []
-    return [json.loads(line) for line in text.splitlines()]
+    return json_lines(text)
+
+
+def json_lines(text: bytes) -> Sequence[Mapping[str, Any]]:
+    """Returns the rows of a log; the last line of one that grows may not be complete yet."""
+    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
 
 
 def _by_budget(rows: Sequence[Mapping[str, Any]], value: str) -> Curves:

@@ -4,12 +4,13 @@ They are views only: everything on them comes from the store, and can be rebuilt
 """
 
 import base64
+import functools
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from flows.lineage.trace import ACCEPTED_NOTE, SHORT
 from flows.lookup.data_rejects import rejects_of
-from flows.pages.curves import curves_of, curves_png
+from flows.pages.curves import curves_png, drawn_curves, logged_curves, logged_rows
 from flows.pages.history_drawing import box_labels, distinct_names
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
@@ -100,7 +101,8 @@ def page(
     ]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
     # Pictures are part of the text, as data URIs: Prefect stores a page as text alone.
-    for what, curves in curves_of(artifact).items():
+    log = functools.partial(logged_rows, artifact)
+    for what, curves in drawn_curves(logged_curves(log)).items():
         data = base64.b64encode(curves_png(what, curves)).decode()
         lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
     lines += [

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.lookup.runs import RunOutcome, larger_run, run_outcome
+from flows.lookup.runs import RunOutcome, larger_run, record_name, run_outcome
 from flows.report.durations import age_text
 from infra.prefect import journal, progress
 from infra.prefect.journal import JournalNode, JournalReader
@@ -47,6 +47,11 @@ class RunningNode:
     seconds: float
     progress: NodeProgress | None
     seconds_left: float | None
+
+    @property
+    def is_training(self) -> bool:
+        """Whether what it makes is a training, which has a page while it goes on."""
+        return bool(self.progress and self.progress.key.startswith("checkpoint-"))
 
     @property
     def count(self) -> str:
@@ -97,6 +102,11 @@ class RunUnderWay:
         """Its name for people: its study, and the end of its id."""
         # Prefect's ids of the runs of one schedule all begin alike.
         return f"{self.study or 'run'} {self.flow_run_id.rpartition('-')[2]}"
+
+    @property
+    def run(self) -> str:
+        """Full name of its record."""
+        return record_name(self.study, self.flow_run_id)
 
     @property
     def num_ended(self) -> int:

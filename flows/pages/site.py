@@ -11,7 +11,13 @@ import jinja2
 
 from flows.lookup.data_rejects import rejects_of
 from flows.lookup.runs import describe_ends, larger_run, run_outcome
-from flows.pages.chart import COLOR_RULES, Chart, LossReader, method_colors, score_chart
+from flows.pages.chart import (
+    COLOR_RULES,
+    Chart,
+    LossReader,
+    method_colors,
+    score_chart,
+)
 from flows.pages.compare_page import (
     Side,
     chart_of_sides,
@@ -24,7 +30,6 @@ from flows.pages.compare_page import (
     lineage_target,
     run_differences,
 )
-from flows.pages.curves import curves_of, curves_png
 from flows.pages.downloads import (
     FIGURE_FORMS,
     TABLE_FORMS,
@@ -51,6 +56,12 @@ from flows.pages.overview import (
 from flows.pages.page import Page
 from flows.pages.record_cards import Card, Cards
 from flows.pages.run_results import Column, Study, has_scores, study_of
+from flows.pages.trainings import (
+    find_training,
+    run_values,
+    training_values,
+    unfinished_values,
+)
 from flows.report.cells import Section
 from flows.report.durations import age_text, duration_text, time_left_text
 from flows.report.items_table import is_right
@@ -207,7 +218,8 @@ class Site:
             raise NoPageError(f"There is no page {'/'.join((page.kind, *page.parts))!r}.")
         with _no_page():
             given = values(page, *page.parts)
-        return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
+        template = given.get("template", page.kind)
+        return self._templates.get_template(f"{template}.html").render(page=page, **given)
 
     def download(self, page: Page) -> Download:
         """Returns what a page shows as a file, in the form that its choice "as" names.
@@ -294,17 +306,14 @@ class Site:
         """
         # The address alone says which picture it is:
         #
-        #   plot of=loss           curves of a training, drawn now
         #   plot of=results        the PNG of a results artifact
         #   mask codes=3-17-…      a mask that a model wrote, decoded by its codec
         #   mask id=… n=0          a record's mask
         #   picture id=… n=0       a record's image, as it is stored
         try:
             (key,) = page.parts
-            if page.kind == "plot" and (of := page.get("of")) not in ("", *_PLOTS):
-                return curves_png(of, curves_of(self._store.get(key))[of])
             if page.kind == "plot":
-                plot = page.get("of") or _PLOTS[0]
+                plot = _PLOTS[_PLOTS.index(page.get("of") or _PLOTS[0])]
                 return (self._store.get(key).path / f"{plot}.png").read_bytes()
             if page.kind == "mask" and page.get("codes"):
                 codes = [int(number) for number in page.get("codes").split("-")]
@@ -351,6 +360,9 @@ class Site:
         }
 
     def _results_page_values(self, page: Page, run: str) -> Mapping[str, Any]:
+        record = self._overview.records.read().get(run)
+        if record is not None and not record["results"]:
+            return run_values(self._store, self._losses, self.overview(), run, record)
         study = study_of(self._store, run)
         # What is over all benchmarks stands on the first page, before its benchmarks.
         pages = _in_pages(study.report.sections, self._max_cells)
@@ -575,6 +587,9 @@ class Site:
         return {"study": study, "benchmark": benchmark, "card": card, "is_right": is_right}
 
     def _artifact_page_values(self, page: Page, key: str) -> Mapping[str, Any]:
+        training = find_training(self._store, key)
+        if training is not None and not training.is_finished:
+            return unfinished_values(self._store, self._cards, self.overview(), training)
         artifact = self._store.get(key)
         users = self.uses.of(key)
         # A table of results has thousands of inputs: only those that are listed are looked up.
@@ -590,10 +605,10 @@ class Site:
             "inputs": inputs,
             "users": distinct_names(self._store, dict(list(users.items())[:_NAMED])),
             "num_users": len(users),
-            "curves": list(curves_of(artifact)),
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
             "rejects": rejects_of(artifact, _REJECTS),
+            **(training_values(self._cards, training) if training else {}),
             "namesakes": {} if self._is_folder else self._artifact_namesakes(artifact),
         }
 

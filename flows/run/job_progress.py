@@ -69,6 +69,7 @@ class JobProgress:
                 seconds_left=seconds_left,
                 began=self._began,
                 written=time.time(),
+                key=self._key,
             ),
         )
         self._show_on_page(name, progress)

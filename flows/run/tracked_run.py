@@ -188,7 +188,7 @@ def _curves(artifact: Artifact, began: float) -> Iterator[Point]:
     # By step: what the training logged, and what was measured on held-out data at that step.
     points: dict[int, tuple[float, dict[str, float]]] = {}
     for row in logged_rows(artifact, METRICS):
-        values = {k: v for k, v in row.items() if k not in ("step", "seconds")}
+        values = {k: v for k, v in row.items() if k not in ("step", "seconds", "jumps")}
         points[row["step"]] = began + row.get("seconds", 0.0), _numbers(config_leaves(values))
     for row in logged_rows(artifact, WATCH):
         at, values = points.setdefault(row["step"], (began, {}))

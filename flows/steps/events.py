@@ -58,6 +58,8 @@ def _training_event(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yields the points of a training log's line; each budget has a loss curve of its own."""
     yield f"loss_at_budget/{row['budget']}", row["loss"]
     for name, value in row.items():
+        if name == "jumps":  # Their losses are on no curve.
+            continue
         if isinstance(value, dict):
             yield from ((f"{name}/{part}", number) for part, number in value.items())
         elif name not in ("step", "budget"):

@@ -20,8 +20,8 @@ from infra.store.digest import canonical_json, value_sha256
 from infra.store.environment import device_count, jax_has_devices
 from infra.store.lease import LeaseHeldError
 from infra.store.manifest import Recipe
-from infra.store.redact import remember_secrets
-from infra.store.scratch import Scratch
+from infra.store.redact import redact, remember_secrets
+from infra.store.scratch import RECIPE, Scratch
 from infra.store.store import JOBS, Attempt, Store
 from infra.store.variables import leave_out_variables
 
@@ -311,9 +311,15 @@ def _begin_attempt(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
 ) -> tuple[StepContext, Attempt]:
     """Begins an attempt at a step whose lease is held."""
+    from flows.steps.registry import KINDS
+
     # The attempt writes into a folder of its own and becomes the artifact at its commit; scratch is
     # what the next attempt may resume from.
     attempt = Attempt(store, recipe)
+    if KINDS[recipe.kind].draws_batches:
+        # A training's page, and `parcel lineage losses`, know it by this until it has a manifest.
+        text = json.dumps(redact(json.loads(canonical_json(recipe))))
+        (scratch.path / RECIPE).write_text(text)
     work = StepContext(
         recipe,
         store,

@@ -25,6 +25,7 @@ class NodeProgress:
 
     Attributes:
       step: the step of the node that is at work.
+      key: key of the artifact that its job makes, of several the first.
       done, total: units of its work done, and all of them; 0 of 0 before the first is done.
       note: text to show beside them, such as the loss.
       devices: what computes, in words: "1 GPU", "2 cores"; "" for this process.
@@ -41,6 +42,7 @@ class NodeProgress:
     seconds_left: float | None
     began: float
     written: float
+    key: str = ""
 
 
 class ProgressFile:

@@ -31,6 +31,9 @@ _KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
 _MAX_NAME = 255
 """Longest part of a path that file systems take [bytes]."""
 
+SHOWN = "shown"
+"""Role of an input that is only looked at while a step runs; no part of the step's identity."""
+
 LABELS = "labels"
 """Key of a manifest's environment under which the labels of its step are."""
 
@@ -121,7 +124,7 @@ class Recipe:
         # by other code say, gives this step the same identity, and so a hit.
         parts = {
             "kind": self.kind,
-            "inputs": {role: entry.content for role, entry in self.inputs.items()},
+            "inputs": {role: e.content for role, e in self.inputs.items() if role != SHOWN},
             "config": self.config,
             "seed": self.seed,
             "libraries": dict(self.libraries),

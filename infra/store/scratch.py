@@ -25,6 +25,8 @@ from infra.store.manifest import File, validate_path
 from infra.typed_json import parse_typed
 
 SCRATCH = "scratch"
+RECIPE = "recipe.json"
+"""File of a training's progress: the recipe of its artifact, by which others know it meanwhile."""
 _INDEX = "kept.json"
 _SHARED = "shared"
 _MAX_TRANSFERS = 8
@@ -86,6 +88,21 @@ class Scratch:
             self.save()
         for token in stored:
             self._files.remove(f"{self._folder}/{token}")
+
+    def read(self, name: str) -> bytes:
+        """Returns a file of the step's newest progress here, whoever holds it, or else of its copy.
+
+        Raises:
+          FileNotFoundError: if there is none.
+        """
+        local = sorted(self.path.parent.glob(f"*/{name}"), key=lambda path: path.stat().st_mtime_ns)
+        if local:
+            return local[-1].read_bytes()
+        for token in reversed(self._saved_tokens() if self._is_remote else []):
+            folder = f"{self._folder}/{token}"
+            if name in (index := self._read_index(folder)):
+                return self._files.read(f"{folder}/files/{index[name][0]}")
+        raise FileNotFoundError(f"no {name} of {self._folder}")
 
     def save(self) -> None:
         """Copies the folder to the store, if that is elsewhere.
@@ -151,11 +168,14 @@ class Scratch:
                 dated.append((stat.modified, token))
         return [token for _, token in sorted(dated)]
 
+    def _read_index(self, folder: str) -> dict[str, tuple[str, int]]:
+        """Returns path -> sha256 and size of the files of a copy."""
+        place = f"{folder}/{_INDEX}"
+        return parse_typed(dict[str, tuple[str, int]], self._files.read(place), place)
+
     def _download_copy(self, token: str) -> None:
         folder = f"{self._folder}/{token}"
-        place = f"{folder}/{_INDEX}"
-        kind = dict[str, tuple[str, int]]
-        index: dict[str, tuple[str, int]] = parse_typed(kind, self._files.read(place), place)
+        index = self._read_index(folder)
 
         def fetch(name: str) -> None:
             sha256, size = index[name]

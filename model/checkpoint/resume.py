@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,11 +109,12 @@ class ResumePoints:
         they are deleted.
     """
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, place: str | Path, newest: float = math.inf) -> None:
         """Opens the points in a place.
 
         Args:
           place: a folder, or gs://bucket/prefix.
+          newest: most updates of a point that may be restored.
 
         Raises:
           OSError: if the bucket cannot be read.
@@ -128,7 +130,7 @@ class ResumePoints:
         self._news = threading.Event()
         # The first process chooses <start> and the points to try, so that all of them agree.
         offer = (
-            " ".join([uuid.uuid4().hex[:8], *self._point_names()[:_MAX_CANDIDATES]])
+            " ".join([uuid.uuid4().hex[:8], *self._point_names(newest)[:_MAX_CANDIDATES]])
             if not self._rank
             else ""
         )
@@ -262,12 +264,11 @@ class ResumePoints:
                 f"{self._place} is gone: another process has taken over this stage."
             )
 
-    def _point_names(self) -> list[str]:
+    def _point_names(self, newest: float) -> list[str]:
         """Returns the names of folders that may be points, the newest first."""
-        names = self._files.folders("")
-        return sorted(
-            (n for n in names if n.partition("-")[0].isdigit()), key=_step_of_point, reverse=True
-        )
+        names = [n for n in self._files.folders("") if n.partition("-")[0].isdigit()]
+        names = [name for name in names if _step_of_point(name) <= newest]
+        return sorted(names, key=_step_of_point, reverse=True)
 
 
 class _Point:

@@ -259,6 +259,9 @@ class TrainConfig(ProgramConfig):
       prompt: prompt template of its texts; None is the model's.
       save_steps: interval between resumable checkpoints [steps].
       log_steps: interval between progress reports [steps].
+      sample_steps: interval between answers to a few held-out questions, for the training's page;
+        they compile a program more, and need memory for a copy of the weights. 0 gives none
+        [steps].
     """
 
     total_steps: int = 100
@@ -276,11 +279,13 @@ class TrainConfig(ProgramConfig):
     prompt: str | None = None
     save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
     log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
+    sample_steps: int = dataclasses.field(default=0, metadata=NOT_IDENTITY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("total_steps", "max_frames", "save_steps", "log_steps"):
             self._require_stage_setting(name, getattr(self, name) >= 1, "at least 1")
+        self._require_stage_setting("sample_steps", self.sample_steps >= 0, "at least 0 (none)")
         self._require_stage_setting(
             "epochs", self.epochs is None or self.epochs > 0, "positive, or none"
         )

@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import json
+import resource
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -202,10 +204,21 @@ def row_of(
         "gradient_norm": float(f"{np.sqrt(sum(norm**2 for norm in norms.values())):.5g}"),
         "gradient_norms": {part: float(f"{norm:.5g}") for part, norm in norms.items()},
         **speed.since_last_call(),
+        "memory_gb": round(_peak_bytes() / 1e9, 3),
         "seconds": round(seconds, 2),
         "lost": {to: round(took, 2) for to, took in clock.lost.items()},
         "goodput": round(1.0 - min(lost / seconds, 1.0), 4) if seconds else 0.0,
     }
+
+
+def _peak_bytes() -> int:
+    """Returns the most memory used so far on a device of this process, or else by the process."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    if all("peak_bytes_in_use" in each for each in stats):
+        return max(each["peak_bytes_in_use"] for each in stats)
+    # A CPU does not tell. Linux counts the process's in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def note_of(row: Mapping[str, Any]) -> str:

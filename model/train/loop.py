@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import jax
@@ -23,7 +24,7 @@ from model.checkpoint.resume import ResumePoints, process_parts
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Examples, Loader
-from model.files import METRICS, PROFILE, WATCH
+from model.files import METRICS, PROFILE
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
 from model.sharding import on_host, shard_tree
@@ -145,7 +146,7 @@ def fit(
     train: TrainConfig,
     paths: StagePaths,
     seeds: Seeds,
-    observer: ParamsObserver | None = None,
+    observers: Mapping[str, ParamsObserver] = MappingProxyType({}),
     profile: tuple[int, int] = (0, 0),
     must_leave: Callable[[int], bool] = lambda num_done: False,
     *,
@@ -165,7 +166,8 @@ def fit(
       train: the training recipe.
       paths: files to read and folders to write to.
       seeds: seeds of initial parameters, order and texts of the examples, budgets and dropout.
-      observer: observer of the parameters; None for no observer. It does not change the result.
+      observers: name of a log -> observer of the parameters, whose findings it has. They do not
+        change the result.
       profile: first and last step, counted from 1, that JAX's profiler traces into `paths.out`.
       must_leave: called after each update with the number of updates done. If it returns True, the
         state is saved and the stage ends, to be resumed elsewhere. All processes get the same
@@ -182,17 +184,20 @@ def fit(
     model = model.with_prompt(train.prompt)
     # The loader comes first: by its number of records, epochs become updates, and the shapes of its
     # batches are the programs that may be needed.
-    loader = _open_loader(model, train, paths, seeds)
+    loader = open_loader(model, train, paths, seeds)
     train = train.in_steps(len(loader.examples))
     train = with_microbatch(model, train, max(loader.examples.num_images))
     train = with_packing(train, loader)
     programs = step_programs(model, train, loader.examples.num_images, deterministic=deterministic)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
     with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as profiler:
-        start, state, notes = _first_state(points, model, train, paths, seeds, programs.mesh)
+        start, state, notes = first_state(points, model, train, paths, seeds, programs.mesh)
         losses = Losses(loader.examples)
         log = Lines(Path(paths.scratch) / METRICS, start, notes.get(METRICS, ""))
-        watch_log = Lines(Path(paths.scratch) / WATCH, start, notes.get(WATCH, ""))
+        finds = {
+            name: Lines(Path(paths.scratch) / name, start, notes.get(name, ""))
+            for name in observers
+        }
         for damage in points.damaged:
             yield Progress(done=start, total=train.total_steps, note=damage, happened=True)
         clock, factors = Clock(log, began), lr_schedules(train)
@@ -216,19 +221,22 @@ def fit(
                     row[name] = value
             if num_padded:
                 row["padded"] = num_padded
+            if jumps := losses.take_jumps():
+                row["jumps"] = jumps
             log.add(row)
 
-        def watch(observer: ParamsObserver, update: Update) -> None:
+        def watch(name: str, update: Update) -> None:
             with clock.losing("watch"):
-                for row in observer.observe({**update.state.trained, **update.state.frozen}):
-                    watch_log.add({"step": update.num_done, **row})
+                params = {**update.state.trained, **update.state.frozen}
+                for row in observers[name].observe(params):
+                    finds[name].add({"step": update.num_done, **row})
 
         def save(update: Update) -> None:
             with clock.losing("save"):
                 finite = are_finite(update.state.trained, programs.mesh)
                 losses.check(update.num_done - 1, finite)
                 points.wait()  # The host has room for one copy of the state, not for two.
-                log_paths = {lines.path.name: lines.path for lines in (log, watch_log)}
+                log_paths = {lines.path.name: lines.path for lines in (log, *finds.values())}
                 # Frozen parameters are those of the start, and are read from there.
                 parts = process_parts(update.state._replace(frozen={}))
                 points.save(update.num_done, parts, log_paths)
@@ -237,10 +245,11 @@ def fit(
         # a kill cuts off are made again.
         logging = PeriodicAction(train.log_steps, log_update, after_first=True)
         saving = PeriodicAction(train.save_steps, save, after_last=False)
-        actions = [logging, saving]
-        if observer:
-            look = functools.partial(watch, observer)
-            actions = [logging, PeriodicAction(observer.every, look), saving]
+        looks = [
+            PeriodicAction(observer.every, functools.partial(watch, name))
+            for name, observer in observers.items()
+        ]
+        actions = [logging, *looks, saving]
 
         # The host runs ahead of the device; what it waits for is chosen with care:
         #
@@ -266,7 +275,8 @@ def fit(
             if leaves and saving not in due:
                 due.append(saving)
             if due or num_done == profile[1]:
-                losses.read()
+                for jump in losses.read():
+                    yield Progress(done=num_done, total=train.total_steps, note=jump, happened=True)
             if num_done == profile[1]:
                 profiler.close()
             for action in due:
@@ -284,11 +294,11 @@ def fit(
                     resumable=is_new,
                 )
         losses.check(train.total_steps - 1, are_finite(state.trained, programs.mesh))
-        logs = (log, watch_log) if observer else (log,)
+        logs = (log, *finds.values())
         _write_checkpoint(state, model, train, paths, seeds, programs.mesh, logs)
 
 
-def _first_state(
+def first_state(
     points: ResumePoints,
     model: ModelConfig,
     train: TrainConfig,
@@ -327,7 +337,12 @@ def _leave_preempted_stage(points: ResumePoints, num_done: int, total: int) -> N
     )
 
 
-def _open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seeds: Seeds) -> Loader:
+def open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seeds: Seeds) -> Loader:
+    """Returns the loader of a stage.
+
+    Raises:
+      ValueError: if the inputs do not fit together.
+    """
     # A token beyond the embedding's rows would be looked up as the last row, without an error.
     tokenizer = Tokenizer(paths.tokenizer)
     if tokenizer.vocab_size > model.text.vocab_size:

@@ -19,7 +19,7 @@ from model.eval.score_json import read_score
 from model.files import SCORE
 from model.masks.codec import MaskCodec
 from model.seeds import Seeds
-from model.sharding import on_host, shardings
+from model.sharding import shardings
 from model.text.tokenizer import Tokenizer
 from model.train.loop import draws_of, rates_of
 from model.train.lora import whole_weights
@@ -30,6 +30,7 @@ from model.train.packing import packed_batches, with_packing
 from model.train.programs import step_programs
 from model.train.step import make_state
 from model.watch.config import ProbeConfig
+from model.watch.gather import gather_whole_weights
 
 _SEEDS = Seeds.of(0)
 """Seeds of every probe: scores at two steps differ because of the parameters alone."""
@@ -145,10 +146,5 @@ class Probe:
             for step, batch in enumerate(batches):
                 rates = rates_of(train, factors[:, step], _SEEDS, step)
                 state, _ = programs(state, batch, draws[step][0], rates)
-        is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}
-        for path, leaf in whole_weights(train.lora, state.trained, state.frozen):
-            # Gathered one at a time, to save memory; all processes must call `on_host` together.
-            array = leaf if leaf.is_fully_addressable else on_host(leaf)
-            if is_first:
-                tuned[path] = jax.device_put(array, device)
-        return unflatten_params(tuned) if is_first else None
+        tuned = gather_whole_weights(train.lora, state.trained, state.frozen)
+        return None if tuned is None else unflatten_params(tuned)

@@ -1,5 +1,6 @@
 """`parcel lineage`: commands that show where an artifact or a number comes from."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,6 +68,42 @@ def lineage_trace(
     from flows.lineage.trace import trace_lineage
 
     print("\n".join(trace_lineage(opened, target, samples=samples)))
+
+
+@lineage_app.command("losses", epilog="Example: parcel lineage losses 'stage1 vanilla' --step 812")
+def lineage_losses(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRAINING",
+            help="Key of a checkpoint, finished or not, or the name of a finished training's step.",
+        ),
+    ],
+    step: Annotated[int, typer.Option(min=1, help="Number of the update, as its log counts.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints the loss of each example of one update of a training, the highest first.
+
+    The training is computed again up to that update: from the last resumable checkpoint before it
+    where it stopped or failed, else from its start. Nothing is kept.
+    """
+    heed_signals()
+    from flows.lineage.step_losses import step_losses
+    from infra.progress import Progress, progress_display
+
+    losses = []
+    with progress_display() as show:
+        for item in step_losses(open_existing_store(store), name, step):
+            if not isinstance(item, Progress):
+                losses.append(item)
+            elif item.happened:
+                typer.echo(item.note, err=True)
+            else:
+                show(f"update {item.done:,} of {item.total:,}")
+    # One that is no number is the highest.
+    losses.sort(key=lambda row: math.inf if math.isnan(row.loss) else row.loss, reverse=True)
+    for row in losses:
+        typer.echo(f"{row.loss:9.4f}  {row.record}  {row.prefix!r} → {row.suffix!r}")
 
 
 @lineage_app.command(

@@ -10,6 +10,7 @@ Files:
   metrics.jsonl: a line every `log_steps`
   events/*: the same lines for TensorBoard
   watch.jsonl: held-out losses and the probe, where `watch` is set
+  samples.jsonl: answers to held-out questions, by step, where `sample_steps` is set
   profile/*: traces, where `--profile` asked for them
   autotuning.json: of a GPU, kernel -> digest of XLA's choice, where `compute.deterministic` is off
 """
@@ -37,7 +38,7 @@ from infra.progress import Progress
 from infra.store.backend import ByteSource
 from infra.store.compiled_programs import autotuning_digests
 from infra.store.digest import NOT_IDENTITY, file_sha256
-from infra.store.manifest import File
+from infra.store.manifest import SHOWN, File
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend, open_stored_folder
 from model import files
 from model.config import ModelConfig
@@ -47,6 +48,7 @@ from model.watch.config import WatchConfig
 
 if TYPE_CHECKING:
     from model.checkpoint.params_files import Put
+    from model.train.loop import StagePaths
 
 WATCHED = "watched/"
 """Prefix of the role of a dataset that is only evaluated during training."""
@@ -107,6 +109,7 @@ class Stage:
         `_CheckpointSender`).
       held_out: places of the datasets that are only evaluated.
       probe: places of the probe's training and scored records; None where there is no probe.
+      shown: place of the benchmark whose first records it answers meanwhile; None for none.
       code: digest of the code that trains it [hex].
       user_code: path -> bytes of the user's own code that it needs.
     """
@@ -122,6 +125,7 @@ class Stage:
     out: str
     held_out: tuple[str, ...] = ()
     probe: tuple[str, str] | None = None
+    shown: str | None = None
     code: str = ""
     user_code: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
@@ -141,20 +145,10 @@ def make(work: StepContext) -> Iterator[Progress]:
     places = work.stored if is_apart else work.places
     # All that a training needs, as values and places: it is the same whether this process trains,
     # or members on other hosts do.
-    stage = Stage(
-        spec=spec,
-        seed=work.seed or 0,
-        data=_places_of_roles(places, "data/"),
-        init=places.get("init"),
-        tokenizer=places["tokenizer"],
-        mask_codec=places.get("mask_codec"),
+    stage = dataclasses.replace(
+        stage_of(spec, work.seed or 0, places, points=f"{work.shared}/points"),
         scratch=str(work.scratch),
-        points=f"{work.shared}/points",
         out=str(work.out),
-        held_out=_places_of_roles(places, WATCHED),
-        probe=(places[PROBE[0]], places[PROBE[1]])
-        if spec.watch is not None and spec.watch.probe
-        else None,
         code=work.code,
         user_code=user_files_of(CHECKPOINT.user_modules(spec)),
     )
@@ -179,6 +173,48 @@ def make(work: StepContext) -> Iterator[Progress]:
         work.counts.update({name: row[name] for name in RECORDED if name in row})
     # The digest of the parameters alone: logs, which hold times, must not make it another artifact.
     work.content = (work.out / files.DIGEST).read_text().strip()
+
+
+def stage_of(spec: FitSpec, seed: int, places: Mapping[str, str], *, points: str) -> Stage:
+    """Returns a stage that writes nowhere, by the roles of its inputs.
+
+    Args:
+      spec: the model, the training recipe and the evaluations.
+      seed: seed of every random draw.
+      places: role -> place of an input.
+      points: place of resumable checkpoints.
+    """
+    return Stage(
+        spec=spec,
+        seed=seed,
+        data=_places_of_roles(places, "data/"),
+        init=places.get("init"),
+        tokenizer=places["tokenizer"],
+        mask_codec=places.get("mask_codec"),
+        scratch="",
+        points=points,
+        out="",
+        held_out=_places_of_roles(places, WATCHED),
+        probe=(places[PROBE[0]], places[PROBE[1]])
+        if spec.watch is not None and spec.watch.probe
+        else None,
+        shown=places.get(SHOWN),
+    )
+
+
+def stage_paths(stage: Stage) -> "StagePaths":
+    """Returns the paths of a stage; its tokenizer and codec are copied here if need be."""
+    from model.train.loop import StagePaths
+
+    return StagePaths(
+        data=stage.data,
+        init=stage.init,
+        tokenizer=_artifact_file(stage.tokenizer, files.TOKENIZER),
+        mask_codec=_artifact_file(stage.mask_codec, files.MASK_CODEC) if stage.mask_codec else None,
+        scratch=stage.scratch,
+        points=stage.points,
+        out=stage.out,
+    )
 
 
 def _train_with_gang(
@@ -220,7 +256,9 @@ def train(
     import jax
 
     from model.seeds import Seeds
-    from model.train.loop import StagePaths, fit
+    from model.text.tokenizer import Tokenizer
+    from model.train.loop import ParamsObserver, fit
+    from model.watch.samples import Samples
     from model.watch.watch import Watcher
 
     spec = stage.spec
@@ -234,37 +272,32 @@ def train(
             Path(out).mkdir()
             sent = _CheckpointSender(f"{report_place}/{_OUT}")
             put = sent.put
-        paths = StagePaths(
-            data=stage.data,
-            init=stage.init,
-            tokenizer=_artifact_file(stage.tokenizer, files.TOKENIZER),
-            mask_codec=_artifact_file(stage.mask_codec, files.MASK_CODEC)
-            if stage.mask_codec
-            else None,
-            scratch=scratch,
-            points=stage.points,
-            out=out,
-            put=put,
-        )
+        paths = dataclasses.replace(stage_paths(stage), scratch=scratch, out=out, put=put)
         # Measured on held-out data beside the training; changes no parameter.
-        watch = None
+        observers: dict[str, ParamsObserver] = {}
+        model = spec.model.with_prompt(spec.train.prompt)
         if spec.watch is not None:
             watch = Watcher(
                 spec.watch,
-                spec.model.with_prompt(spec.train.prompt),
+                model,
                 spec.train,
                 paths,
                 held_out=stage.held_out,
                 probe=stage.probe,
             )
-            stack.enter_context(contextlib.closing(watch))
+            observers[files.WATCH] = stack.enter_context(contextlib.closing(watch))
+        if spec.train.sample_steps and stage.shown:
+            tokenizer = Tokenizer(paths.tokenizer)
+            observers[files.SAMPLES] = Samples(
+                model, spec.train, data=stage.shown, tokenizer=tokenizer
+            )
         seeds = Seeds.of(stage.seed)
         yield from fit(
             spec.model,
             spec.train,
             paths,
             seeds,
-            watch,
+            observers,
             spec.profile,
             must_leave,
             deterministic=spec.deterministic,
@@ -406,6 +439,7 @@ CHECKPOINT = Kind(
         "flows.steps.events",
         "model.train.log",
         "model.watch.config",
+        "model.watch.samples",
         "model.watch.watch",
     ),
     also=lambda spec: connector_modules(_connector_of_fit(spec)),
@@ -420,7 +454,7 @@ CHECKPOINT = Kind(
     ),
     sample="trained on it",
     draws_batches=True,
-    leaves_out=lambda role: role.startswith(WATCHED) or role in PROBE,
+    leaves_out=lambda role: role.startswith(WATCHED) or role in (*PROBE, SHOWN),
     work=_num_examples,
     content="model.checkpoint.folder:params_digest_of",
 )

@@ -163,6 +163,8 @@ def test_where_a_step_runs_does_not_matter(store: Store):
         "compute.cpus_per_cell=2",
         "prepare.num_workers=1",
         "stage1.save_steps=7",
+        "stage1.sample_steps=5",
+        "transfers.chartqa.train.sample_steps=3",
         "model.remat=full",
         "model.scan_layers=true",
         "model.loss_chunk=8",

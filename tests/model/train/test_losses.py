@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 from infra.progress import COMPILING, Progress
-from model.data.loader import samples_of_step
+from model.data.loader import Examples, samples_of_step
 from model.seeds import Seeds
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit
-from model.train.losses import NotFiniteError
+from model.train.losses import Losses, NotFiniteError
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
 
@@ -79,3 +80,20 @@ def test_the_last_good_state_is_kept(tmp_path: Path, inputs: dict[str, Any]):
     with pytest.raises(NotFiniteError, match=r"^step 9: .* lower train.peak_lr"):
         list(run(tmp_path, inputs, dataclasses.replace(TRAIN, peak_lr=1e39)))
     assert saved(tmp_path) == {"4", "8"}
+
+
+def test_a_loss_that_jumps_is_told_with_its_records(inputs: dict[str, Any]):
+    examples = Examples(inputs["data"], TRAIN.batches, SEEDS)
+    losses = Losses(examples)
+    told = []
+    # Noise is no jump, nor is a fall; a high loss is one, if enough came before it.
+    values = [2.0 + 0.1 * (step % 3) for step in range(30)]
+    for step, value in {**dict(enumerate(values)), 4: 9.0, 25: 3.5, 28: 0.5}.items():
+        losses.add(step, jnp.float32(value))
+        told += losses.read()
+    assert told == [
+        "step 26: the loss jumps to 3.5, from 2.1 in the steps before; its records: "
+        + ids(inputs, TRAIN, 25)
+    ]
+    assert losses.take_jumps() == {"26": 3.5}
+    assert losses.take_jumps() == {}

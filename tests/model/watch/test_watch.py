@@ -169,7 +169,7 @@ def run(root: Path, given: dict[str, Any], watch: WatchConfig | None = LOOK) -> 
     with contextlib.closing(
         Watcher(watch, MODEL, TRAIN, paths, held_out=(given["held_out"],), probe=probe)
     ) as watcher:
-        yield from fit(MODEL, TRAIN, paths, Seeds.of(5), watcher)
+        yield from fit(MODEL, TRAIN, paths, Seeds.of(5), {WATCH: watcher})
 
 
 def told(root: Path) -> list[dict[str, Any]]:
