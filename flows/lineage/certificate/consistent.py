@@ -18,6 +18,7 @@ from typing import Any
 from flows.lineage.certificate.level import CONSISTENT, Level, level_of
 from flows.lineage.certificate.statement import TABLE, unpack
 from flows.lookup.promise import promise_of
+from flows.lookup.results import results_spec
 from flows.report.cells import CellKey
 from flows.report.gather import gather_report, trained_checkpoint
 from flows.report.json_file import to_json
@@ -97,7 +98,7 @@ class _Parts:
             name=predicate["suite"]["name"],
             table=predicate["table"],
             results=results,
-            spec=typed_config("results", results.config),
+            spec=results_spec(results),
             manifests=manifests,
             cells={role: cell for role, cell in roles if cell},
             runs=runs,

@@ -79,7 +79,7 @@ def public_line(key: Ed25519PrivateKey) -> str:
 
 def sign_statement(statement: dict[str, Any], key: Ed25519PrivateKey) -> str:
     """Returns the text of the envelope of a statement."""
-    payload = json.dumps(statement, ensure_ascii=False, sort_keys=True).encode()
+    payload = json.dumps(statement, ensure_ascii=False).encode()  # In the order of its files.
     signature = {
         "keyid": public_line(key),
         "sig": base64.b64encode(key.sign(_signed_bytes(payload))).decode(),
