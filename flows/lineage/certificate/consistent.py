@@ -24,7 +24,7 @@ from flows.report.gather import gather_report, trained_checkpoint
 from flows.report.json_file import to_json
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.results import ResultsSpec
-from flows.steps.registry import code_digest, typed_config, user_modules
+from flows.steps.registry import code_digest, kind_of, typed_config, user_modules
 from infra.credentials import REDACTED
 from infra.errors import ConfigError
 from infra.store.digest import canonical_json, file_sha256
@@ -129,9 +129,10 @@ def _link_problems(parts: _Parts) -> Iterator[str]:
                 yield f"{manifest.name}: its input {role} is {entry.key} with other content"
         if _identity_of(manifest) not in ("", key.rpartition("-")[0]):
             yield f"{manifest.name}: its inputs, config or seed are not those of its key {key}"
-        total = (manifest.config or {}).get("train", {}) if manifest.kind == "checkpoint" else {}
-        if float(manifest.counts.get("steps", 0)) > (total.get("total_steps") or math.inf):
-            yield f"{manifest.name}: more updates than its config has"
+        train = manifest.config["train"] if kind_of(manifest).draws_batches else {}
+        planned = math.inf if train.get("epochs") else train.get("total_steps", math.inf)
+        if float(manifest.counts.get("steps", 0)) > planned:
+            yield f"{manifest.name}: {manifest.counts['steps']} updates, its config has {planned}"
     text = json.dumps(parts.table, indent=1, ensure_ascii=False) + "\n"
     if not _has_text(parts.results, TABLE, text.encode()):
         yield f"the table is not {TABLE} of {parts.results.key}"
