@@ -51,7 +51,9 @@ def check_consistent(predicate: Mapping[str, Any]) -> Level:
     try:
         with tempfile.TemporaryDirectory(prefix="parcel-verify-") as temporary:
             return _check_parts(_Parts.of_predicate(predicate, Store(temporary)))
-    except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+    except ConfigError as error:  # Of a version with other configs.
+        return Level(name=CONSISTENT, state="not checked", detail=str(error))
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration, OSError) as error:
         problem = f"it is no certificate of a table: {type(error).__name__}: {error}"
         return level_of(CONSISTENT, [problem], "")
 
@@ -188,8 +190,8 @@ def _promise_problems(parts: _Parts) -> Iterator[str]:
     for row, value in kept["scored"].items():
         if difference := first_difference(promised["scored"].get(row), value, 0, row):
             yield f"the table is not what was promised: {difference}"
-    began = datetime.datetime.fromisoformat(parts.runs[0]["began"])
-    made = datetime.datetime.fromisoformat(parts.results.started)
+    first = next(run["began"] for run in parts.runs if "began" in run)
+    began, made = map(datetime.datetime.fromisoformat, (first, parts.results.started))
     # Starts of steps are noted in whole seconds.
     if made + datetime.timedelta(seconds=1) < began:
         yield (
@@ -203,12 +205,14 @@ def _promise_problems(parts: _Parts) -> Iterator[str]:
 def _chain_problems(parts: _Parts) -> Iterator[str]:
     """Yields gaps in the chain of the runs of a name."""
     by_name = {run["run"]: run for run in parts.runs}
-    for number, run in enumerate(parts.runs):
+    for run in parts.runs:
         if "previous" not in run:
             continue  # Of a version without the chain.
         link = run["previous"]
-        if link is None and number:
-            yield f"{run['run']} does not name the run before it, {parts.runs[number - 1]['run']}"
+        # Two that begin at once do not know of each other; one that had ended is known.
+        ended = [each for each in parts.runs if (each["finished"] or "~") < run["began"]]
+        if link is None and ended:
+            yield f"{run['run']} does not name the run before it, {ended[-1]['run']}"
         elif link and link["run"] not in by_name:
             yield f"the run {link['run']} of this name is left out, which {run['run']} names"
         elif link and beginning_sha256(by_name[link["run"]]) != link["sha256"]:
