@@ -11,36 +11,25 @@ from parcel.studies import mention_larger_run
 
 certify_app = typer.Typer()
 
+_RUN = "A study's name, for its newest run; or a run's full name."
+_ITEMS = "Hold the answers with their references, without which scores cannot be computed again."
+
 
 @certify_app.command(epilog="Example: parcel certify demo --key author.pem --out demo.cert.json")
 def certify(
     run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]",
-            help="A study's name, for its newest run; or a run's full name.",
-            autocompletion=complete_study,
-        ),
+        str | None, typer.Argument(metavar="[RUN]", help=_RUN, autocompletion=complete_study)
     ] = None,
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Private Ed25519 key, in PEM.")
     ] = None,
     new_key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Make a key, alone or for this certificate."),
+        Path | None, typer.Option(metavar="FILE", help="Make a key; goes without RUN.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File to write, new.", show_default="RUN.cert.json"),
+        Path | None, typer.Option(metavar="FILE", help="New file.", show_default="RUN.cert.json")
     ] = None,
-    items: Annotated[
-        bool,
-        typer.Option(
-            "--items/--no-items",
-            help="Hold the answers with their references, without which scores cannot be computed "
-            "again from the file.",
-        ),
-    ] = True,
+    items: Annotated[bool, typer.Option(help=_ITEMS)] = True,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Writes a certificate of a run's table, which `parcel verify` checks anywhere.
@@ -51,23 +40,19 @@ def certify(
     from flows.lineage.certificate.envelope import make_key, public_line, read_key, write_envelope
     from infra.errors import ConfigError
 
-    if run is None:
-        if new_key is None or key is not None:
-            raise ConfigError("certify needs RUN and --key FILE, or --new-key FILE.")
+    if new_key is not None and run is None and key is None:
         typer.echo(make_key(new_key))
         return
-    if (key is None) == (new_key is None):
-        raise ConfigError("certify RUN needs --key FILE, or --new-key FILE to make one.")
+    if run is None or key is None or new_key is not None:
+        raise ConfigError("certify needs RUN and --key FILE, or --new-key FILE alone.")
     from flows.lineage.certificate.statement import certify_run
 
     opened = open_existing_store(store)
     mention_larger_run(opened, run)
-    if new_key is not None:
-        make_key(new_key)
-    private = read_key(new_key or key or Path())
+    signer = read_key(key)
     statement = certify_run(opened, run, items=items)
     path = out or Path(f"{statement['predicate']['suite']['version']}.cert.json")
-    write_envelope(statement, private, path)
-    typer.echo(f"{path}: signed by {public_line(private)}")
+    write_envelope(statement, signer, path)
+    typer.echo(f"{path}: signed by {public_line(signer)}")
     if not items:
         typer.echo("without answers: `parcel verify` cannot compute its scores again")

@@ -10,23 +10,17 @@ Source: DSSE 1.0, https://github.com/secure-systems-lab/dsse/blob/master/protoco
 """
 
 import base64
-import binascii
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from infra.errors import ConfigError
-from infra.typed_json import parse_json, typed
+from infra.typed_json import parse_typed
 
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _PREFIX = "ed25519:"
@@ -39,16 +33,12 @@ def make_key(path: Path) -> str:
       ConfigError: if the file is there already, or cannot be written.
     """
     key = Ed25519PrivateKey.generate()
-    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    try:
-        # Created with its mode, so that nobody can read it in between; never over another key.
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise ConfigError(f"--new-key must be a new file, got {path}; name another one.") from None
-    except OSError as error:
-        raise ConfigError(f"--new-key {path}: {error.strerror or error}.") from None
-    with os.fdopen(number, "wb") as file:
-        file.write(text)
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write_new_file("--new-key", path, text, mode=0o600)
     return public_line(key)
 
 
@@ -59,7 +49,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
       ConfigError: if the file is no such key.
     """
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise ConfigError(f"--key {path}: {error.strerror or error}.") from None
     except (ValueError, TypeError):  # The latter of a key with a password.
@@ -77,34 +67,20 @@ def public_line(key: Ed25519PrivateKey) -> str:
     return _PREFIX + base64.b64encode(key.public_key().public_bytes_raw()).decode()
 
 
-def sign_statement(statement: dict[str, Any], key: Ed25519PrivateKey) -> str:
-    """Returns the text of the envelope of a statement."""
-    payload = json.dumps(statement, ensure_ascii=False).encode()  # In the order of its files.
-    signature = {
-        "keyid": public_line(key),
-        "sig": base64.b64encode(key.sign(_signed_bytes(payload))).decode(),
-    }
-    envelope = {
-        "payloadType": _PAYLOAD_TYPE,
-        "payload": base64.b64encode(payload).decode(),
-        "signatures": [signature],
-    }
-    return json.dumps(envelope) + "\n"
-
-
 def write_envelope(statement: dict[str, Any], key: Ed25519PrivateKey, path: Path) -> None:
     """Signs a statement, and writes its envelope to a new file.
 
     Raises:
       ConfigError: if the file is there already, or cannot be written.
     """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(sign_statement(statement, key))
-    except FileExistsError:
-        raise ConfigError(f"--out must be a new file, got {path}; name another one.") from None
-    except OSError as error:
-        raise ConfigError(f"--out {path}: {error.strerror or error}.") from None
+    payload = json.dumps(statement, ensure_ascii=False).encode()  # Tables keep their order.
+    signature = base64.b64encode(key.sign(_signed_bytes(payload))).decode()
+    envelope = {
+        "payloadType": _PAYLOAD_TYPE,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [{"keyid": public_line(key), "sig": signature}],
+    }
+    _write_new_file("--out", path, json.dumps(envelope).encode() + b"\n", mode=0o666)
 
 
 def open_envelope(path: Path, public_key: str = "") -> tuple[dict[str, Any], str, str]:
@@ -115,50 +91,53 @@ def open_envelope(path: Path, public_key: str = "") -> tuple[dict[str, Any], str
     Raises:
       ConfigError: if the file is no envelope of a statement, or `public_key` is no key.
     """
-    expected = _public_key(public_key) if public_key else None
+    expected = _public_key("--public-key", public_key) if public_key else None
     try:
-        envelope = typed(dict[str, Any], parse_json(path.read_bytes(), f"{path}"))
-        (signature,) = typed(list[dict[str, str]], envelope.get("signatures"))
-        payload = base64.b64decode(typed(str, envelope.get("payload")), validate=True)
-        statement = typed(dict[str, Any], parse_json(payload, "its payload"))
-        named, signed = signature.get("keyid", ""), base64.b64decode(signature.get("sig", ""))
+        envelope = parse_typed(dict[str, Any], path.read_bytes(), f"{path}")
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        statement = parse_typed(dict[str, Any], payload, "its payload")
+        (signature,) = envelope["signatures"]
+        named, signed = signature["keyid"], base64.b64decode(signature["sig"])
+        signer = expected or _public_key("keyid", named)
     except OSError as error:
         raise ConfigError(f"FILE {path}: {error.strerror or error}.") from None
-    except (ValueError, binascii.Error) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"FILE must be a certificate as `parcel certify` writes it, got {path}: {error}"
         ) from None
-    if envelope.get("payloadType") != _PAYLOAD_TYPE:
-        return statement, named, f"payloadType must be {_PAYLOAD_TYPE}"
     if public_key and named != public_key:
-        return statement, named, f"it is signed by {named or 'no key'}, not by {public_key}"
+        return statement, named, f"it is signed by {named}, not by {public_key}"
     try:
-        (expected or _public_key(named)).verify(signed, _signed_bytes(payload))
-    except ConfigError as error:
-        return statement, named, str(error)
+        signer.verify(signed, _signed_bytes(payload))
     except InvalidSignature:
         return statement, named, f"the signature is not that of {named} over these bytes"
     return statement, named, ""
 
 
-def _public_key(line: str) -> Ed25519PublicKey:
+def _public_key(field: str, line: str) -> Ed25519PublicKey:
     try:
         raw = base64.b64decode(line.removeprefix(_PREFIX), validate=True)
-        if not line.startswith(_PREFIX):
-            raise ValueError(line)
         return Ed25519PublicKey.from_public_bytes(raw)
-    except (ValueError, binascii.Error):
+    except ValueError:
         raise ConfigError(
-            f"--public-key must be {_PREFIX} and 32 bytes in base64, as `parcel certify` prints "
-            f"it, got {line!r:.80}."
+            f"{field} must be {_PREFIX} and 32 bytes in base64, as `parcel certify` prints it, got "
+            f"{line!r:.80}."
         ) from None
 
 
 def _signed_bytes(payload: bytes) -> bytes:
     # DSSE's "pre-authentication encoding": the type is signed, too.
-    return b"DSSEv1 %d %s %d %s" % (
-        len(_PAYLOAD_TYPE),
-        _PAYLOAD_TYPE.encode(),
-        len(payload),
-        payload,
-    )
+    kind = _PAYLOAD_TYPE.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def _write_new_file(field: str, path: Path, data: bytes, *, mode: int) -> None:
+    try:
+        # Created with its mode, so that nobody can read it in between; never over another file.
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise ConfigError(f"{field} must be a new file, got {path}; name another one.") from None
+    except OSError as error:
+        raise ConfigError(f"{field} {path}: {error.strerror or error}.") from None
+    with os.fdopen(number, "wb") as file:
+        file.write(data)

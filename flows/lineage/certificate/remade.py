@@ -16,7 +16,7 @@ from flows.steps.registry import kind_of
 from flows.steps.remake import RemakeError
 from infra.errors import ConfigError
 from infra.store.lineage import inputs_first
-from infra.store.store import Artifact, Store
+from infra.store.store import Store
 
 
 def check_remade(
@@ -53,7 +53,12 @@ def check_remade(
     outcomes: list[ReplayOutcome] = []
     try:
         with tempfile.TemporaryDirectory(prefix="parcel-verify-") as temporary:
-            target = LookupTarget(name=results.key, artifacts=_inputs_first(store, drawn))
+            reads = {
+                key: {e.key for e in store.get_cached(key).manifest.inputs.values()} & drawn
+                for key in drawn
+            }
+            artifacts = tuple(map(store.get_cached, inputs_first(reads)))
+            target = LookupTarget(name=results.key, artifacts=artifacts)
             for outcome in replay_artifacts(
                 store, target, Store(temporary), from_raw=False, steps=steps
             ):
@@ -85,12 +90,3 @@ def _keys_of_cell(store: Store, scores: str) -> set[str]:
     if store.find_pruned(checkpoint) is not None:
         keys |= {checkpoint, trained_checkpoint(predictions.manifest, store.get_cached).key}
     return keys
-
-
-def _inputs_first(store: Store, keys: set[str]) -> tuple[Artifact, ...]:
-    artifacts = {key: store.get_cached(key) for key in keys}
-    reads = {
-        key: {entry.key for entry in artifact.manifest.inputs.values()} & keys
-        for key, artifact in artifacts.items()
-    }
-    return tuple(artifacts[key] for key in inputs_first(reads))

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from flows.lineage.data_summary import SeenData, summarise_data
+from flows.lineage.data_summary import summarise_data
 from flows.lookup.runs import began_of, find_run, run_outcome
 from flows.lookup.target import LookupTarget
 from flows.report.cells import CHANCE, SCREENED, CellKey
@@ -41,6 +41,7 @@ from model.data.parts import open_parts, records_by_id
 from model.eval.predictions_file import read_predictions
 from model.eval.scorer import fields_of
 from pipelines.hygiene.matches import MATCHES
+from pipelines.records.schema import Record
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:parcel-pipeline:certified-table:v1"
@@ -88,7 +89,13 @@ def certify_run(store: Store, name: str, *, items: bool = True) -> dict[str, Any
         "licences": training_licences(view, results),
     }
     if items:
-        predicate["items"] = _collect_items(results, history)
+        try:
+            predicate["items"] = _collect_items(results, history)
+        except OSError as error:
+            raise ConfigError(
+                f"RUN must have the files that its scores were computed from, got {results.key}: "
+                f"{error}; `--no-items` certifies it without them."
+            ) from None
     return {
         "_type": STATEMENT_TYPE,
         "subject": [
@@ -109,8 +116,7 @@ def runs_of_name(store: Store, name: str) -> list[dict[str, Any]]:
     """Returns what a statement holds of every run of a name, the first one first."""
     records = [each for each in run_records(store.files).values() if each["name"] == name]
     return [
-        {**{field: record[field] for field in _LISTED if field in record}}
-        | {"outcome": run_outcome(record)}
+        {f: record[f] for f in _LISTED if f in record} | {"outcome": run_outcome(record)}
         for record in sorted(records, key=began_of)
     ]
 
@@ -121,8 +127,7 @@ def training_licences(store: Store, results: Artifact) -> list[dict[str, Any]]:
         seen = summarise_data(store, LookupTarget(name=results.key, artifacts=(results,))).seen
     except ConfigError:  # It rests on no training, or datasets are gone: nothing is claimed.
         return []
-    names = [field.name for field in dataclasses.fields(SeenData)]
-    return [{name: getattr(row, name) for name in names} for row in seen]
+    return [dataclasses.asdict(row) for row in seen]
 
 
 def pack(data: bytes) -> str:
@@ -155,45 +160,34 @@ def _collect_items(results: Artifact, history: Mapping[str, Artifact]) -> dict[s
     splits: dict[str, str] = {}
     answers: dict[str, str] = {}
     kept: dict[str, dict[str, str]] = {}
-    try:
-        for role, entry in results.manifest.inputs.items():
-            artifact = history[entry.key]
-            if role.startswith(CHANCE):
-                kept[entry.key] = _pack_files(artifact, files.CHANCE, files.PREDICTIONS)
-            if role.startswith(SCREENED):
-                kept[entry.key] = _pack_files(artifact, MATCHES)
-            if CellKey.of_role(role) is None:
-                continue
-            inputs = artifact.manifest.inputs
-            if "mask_codec" in inputs and inputs["mask_codec"].key not in kept:
-                codec = history[inputs["mask_codec"].key]
-                kept[codec.key] = _pack_files(codec, files.MASK_CODEC)
-            if inputs["data"].key not in splits:
-                splits[inputs["data"].key] = _pack_split(history[inputs["data"].key])
-            predictions = history[inputs["predictions"].key]
-            texts = [row["prediction"] for row in read_predictions(predictions.path)]
-            answers[predictions.key] = pack(json.dumps(texts, ensure_ascii=False).encode())
-    except (OSError, KeyError) as error:
-        raise ConfigError(
-            f"RUN must have the files that its scores were computed from, got {results.key}: "
-            f"{error}; `--no-items` certifies it without them."
-        ) from None
+    for role, entry in results.manifest.inputs.items():
+        artifact = history[entry.key]
+        if role.startswith(CHANCE):
+            kept[entry.key] = _pack_files(artifact, files.CHANCE, files.PREDICTIONS)
+        if role.startswith(SCREENED):
+            kept[entry.key] = _pack_files(artifact, MATCHES)
+        if CellKey.of_role(role) is None:
+            continue
+        inputs = {name: history[each.key] for name, each in artifact.manifest.inputs.items()}
+        data, predictions, codec = inputs["data"], inputs["predictions"], inputs.get("mask_codec")
+        if codec is not None and codec.key not in kept:
+            kept[codec.key] = _pack_files(codec, files.MASK_CODEC)
+        if data.key not in splits:
+            splits[data.key] = _pack_json([*map(_reference, records_by_id(open_parts([data.uri])))])
+        texts = [row["prediction"] for row in read_predictions(predictions.path)]
+        answers[predictions.key] = _pack_json(texts)
     return {"splits": splits, "answers": answers, "files": kept}
+
+
+def _reference(record: Record) -> dict[str, Any]:
+    names = ("prefix", "source", "source_sha256")
+    return {**{name: getattr(record, name) for name in names}, "fields": fields_of(record)}
+
+
+def _pack_json(value: Any) -> str:
+    return pack(json.dumps(value, ensure_ascii=False).encode())
 
 
 def _pack_files(artifact: Artifact, *names: str) -> dict[str, str]:
     folder = open_stored_folder(artifact.uri).local_folder(names)
     return {name: pack((folder / name).read_bytes()) for name in names}
-
-
-def _pack_split(data: Artifact) -> str:
-    rows = [
-        {
-            "prefix": record.prefix,
-            "source": record.source,
-            "source_sha256": record.source_sha256,
-            "fields": fields_of(record),
-        }
-        for record in records_by_id(open_parts([data.uri]))
-    ]
-    return pack(json.dumps(rows, ensure_ascii=False).encode())

@@ -11,7 +11,7 @@ from flows.report.cells import CellKey
 from flows.steps.registry import KINDS, kind_of
 from infra.references import load_reference
 from infra.store.lineage import StoreProblem, verify_artifact, walk_lineage
-from infra.store.records import beginning_sha256, run_records
+from infra.store.records import beginning_sha256, read_run
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
@@ -45,7 +45,11 @@ def _check_history(predicate: Mapping[str, Any], store: Store) -> Level:
     problems += _run_problems(store, predicate)
     if problems:
         return level_of(TRACED, problems, "")
-    num_items, found = _test_items_in_training(view, results, _open_rows(store, predicate))
+    record = read_run(store.files, predicate["suite"]["version"])
+    transfers = record["config"].get("transfers", {}).items()
+    # Of these the study says that it trains on what is scored.
+    open_rows = {name for name, each in transfers if (each or {}).get("allow_train_on_eval")}
+    num_items, found = _test_items_in_training(view, results, open_rows)
     problems += found
     licences = training_licences(view, results)
     if licences != predicate["licences"]:
@@ -100,13 +104,6 @@ def _run_problems(store: Store, predicate: Mapping[str, Any]) -> Iterator[str]:
             yield f"the run {name} of this name is left out"
 
 
-def _open_rows(store: Store, predicate: Mapping[str, Any]) -> set[str]:
-    """Returns the benchmarks whose scored split the study says it trains on."""
-    record = run_records(store.files).get(predicate["suite"]["version"], {})
-    transfers = record.get("config", {}).get("transfers", {})
-    return {name for name, transfer in transfers.items() if transfer.get("allow_train_on_eval")}
-
-
 def _test_items_in_training(
     store: Store, results: Artifact, open_rows: set[str]
 ) -> tuple[int, list[str]]:
@@ -125,7 +122,13 @@ def _test_items_in_training(
         split = store.get_cached(entry.key).manifest.inputs["data"].key
         for key in _trained_data(store, entry.key, known):
             splits_of[key].add(split)
-    declared = {item for key in _screenings(store, results) for item in _contaminated(store, key)}
+    declared = {
+        match.match
+        for visit in walk_lineage(store, results.key)
+        if kind_of(visit.artifact.manifest).matches and not visit.is_again
+        for match in read_matches(open_stored_folder(visit.artifact.uri).local_folder(MATCHES))
+        if match.kind == CONTAMINATION
+    }
     tests = {
         split: {
             question: record.id
@@ -135,20 +138,16 @@ def _test_items_in_training(
         }
         for split in set().union(*splits_of.values())
     }
-    problems = []
-    for data, splits in sorted(splits_of.items()):
-        artifact = store.get_cached(data)
-        if store.find_pruned(data) is not None:
-            problems.append(f"{artifact.manifest.name} {data}: its files are gone")
-            continue
-        for record in Dataset(artifact.uri).records():
-            for question in _questions(record):
-                for split in splits:
-                    if item := tests[split].get(question):
-                        name = store.get_cached(split).manifest.name
-                        problems.append(
-                            f"{artifact.manifest.name} trains on {item} of {name}, as {record.id}"
-                        )
+    problems = [
+        f"{artifact.manifest.name} trains on {tests[split][question]} of "
+        f"{store.get_cached(split).manifest.name}, as {record.id}"
+        for data, splits in sorted(splits_of.items())
+        for artifact in [store.get_cached(data)]
+        for record in Dataset(artifact.uri).records()
+        for question in _questions(record)
+        for split in splits
+        if question in tests[split]
+    ]
     return sum(len(set(items.values())) for items in tests.values()), problems
 
 
@@ -157,22 +156,10 @@ def _trained_data(store: Store, key: str, known: dict[str, set[str]]) -> set[str
     if key not in known:
         manifest = store.get_cached(key).manifest
         kind = kind_of(manifest)
+        below = [e.key for role, e in manifest.inputs.items() if not kind.leaves_out(role)]
         read = set(data_of_training(manifest)) if kind.draws_batches else set[str]()
-        for role, entry in manifest.inputs.items():
-            if not kind.leaves_out(role) and entry.key not in read:
-                read |= _trained_data(store, entry.key, known)
-        known[key] = read
+        known[key] = read.union(*(_trained_data(store, each, known) for each in below))
     return known[key]
-
-
-def _screenings(store: Store, results: Artifact) -> list[str]:
-    history = (visit.artifact for visit in walk_lineage(store, results.key) if not visit.is_again)
-    return [each.key for each in history if kind_of(each.manifest).matches]
-
-
-def _contaminated(store: Store, key: str) -> Iterator[str]:
-    folder = open_stored_folder(store.get_cached(key).uri).local_folder(MATCHES)
-    return (match.match for match in read_matches(folder) if match.kind == CONTAMINATION)
 
 
 def _questions(record: Record) -> set[tuple[str, str]]:

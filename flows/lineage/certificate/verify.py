@@ -10,17 +10,27 @@ from flows.lineage.certificate.consistent import check_consistent
 from flows.lineage.certificate.envelope import open_envelope
 from flows.lineage.certificate.level import REMADE, SIGNED, TRACED, Level, level_of
 from flows.lineage.certificate.remade import check_remade
-from flows.lineage.certificate.statement import PREDICATE_TYPE, STATEMENT_TYPE
+from flows.lineage.certificate.statement import PREDICATE_TYPE
 from flows.lineage.certificate.traced import check_traced
 from flows.report.data_tables import align_table
 from flows.steps.kind import Step
 from infra.errors import ConfigError
 from infra.store.store import Store
+from infra.typed_json import typed
 
 NOT_PROVED = (
     "Not proved at any level: that no run was made without a record, or in a store begun anew; "
     "that the data are what they are said to be; that the metric measures what matters."
 )
+
+_FIELDS: Mapping[str, Any] = {
+    "suite": dict[str, str],
+    "table": dict[str, Any],
+    "results": str,
+    "manifests": dict[str, dict[str, Any]],
+    "runs": list[dict[str, Any]],
+    "licences": list[dict[str, Any]],
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,14 +39,12 @@ class Verdict:
 
     Attributes:
       predicate: what was signed.
-      key: the public key that the certificate names.
-      is_key_given: whether the verifier named the key.
+      note: a line on the key; "" where the verifier named it.
       levels: the levels, in order.
     """
 
     predicate: Mapping[str, Any]
-    key: str
-    is_key_given: bool
+    note: str
     levels: tuple[Level, ...]
 
     @property
@@ -47,16 +55,11 @@ class Verdict:
     def lines(self) -> Iterator[str]:
         """Yields the lines that are printed."""
         suite = self.predicate["suite"]
-        yield f"{suite['version']}: the table of {suite['name']}, {self.predicate['results']}"
+        yield f"The table of {suite.get('name')}, {self.predicate['results']}; runs of that name:"
         for run in self.predicate["runs"]:
-            table = run["results"] or "no table"
-            began = run.get("began", "")[:16]
-            yield f"  run {run['run']}, began {began}: {run['outcome']}, {table}"
-        yield ""
-        yield NOT_PROVED
-        if not self.is_key_given:
-            yield f"Nor whose key {self.key} is: compare it, or name the author's by --public-key."
-        yield ""
+            began = f"{run.get('began')}"[:16]
+            yield f"  {run.get('run')}, {began}: {run.get('outcome')}, {run.get('results')}"
+        yield from ("", NOT_PROVED, *([self.note] if self.note else ()), "")
         rows = [(level.name, level.state, level.detail) for level in self.levels]
         yield from align_table([("level", "outcome", "detail"), *rows])
 
@@ -91,44 +94,44 @@ def verify_certificate(
         raise ConfigError("--replay needs --store URI: the run's store, or a copy of it.")
     statement, key, problem = open_envelope(path, public_key)
     predicate = statement.get("predicate")
-    kind = statement.get("_type"), statement.get("predicateType")
-    if kind != (STATEMENT_TYPE, PREDICATE_TYPE) or not isinstance(predicate, dict):
-        raise ConfigError(f"FILE must be a certificate of a table, got {path}: {kind[1]!r:.60}.")
-    problems = [problem] if problem else [*_subject_problems(statement)]
+    try:
+        if statement.get("predicateType") != PREDICATE_TYPE or not isinstance(predicate, dict):
+            raise ValueError(f"predicateType must be {PREDICATE_TYPE}.")
+        for name, kind in _FIELDS.items():
+            typed(kind, predicate.get(name), name)
+        problems = [problem] if problem else [*_subject_problems(statement)]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"FILE must be a certificate of a table, got {path}: {error}") from None
     levels = [level_of(SIGNED, problems, f"by {key}"), check_consistent(predicate)]
+    why = "no --store" if store is None else "" if share else "no --replay"
     if store is None:
-        levels += [_unchecked(name, "no --store") for name in (TRACED, REMADE)]
+        levels.append(Level(name=TRACED, state="not checked", detail=why))
     else:
         levels.append(check_traced(predicate, store))
         if levels[-1].state == "failed":
-            levels.append(_unchecked(REMADE, f"the store is not the one behind it, see {TRACED}"))
-        elif not share:
-            levels.append(_unchecked(REMADE, "no --replay"))
-        else:
-            levels.append(
-                check_remade(
-                    predicate,
-                    store,
-                    share=share,
-                    seed=random.SystemRandom().randrange(10**6) if seed is None else seed,
-                    tolerance=tolerance,
-                    steps=steps_of(store, predicate["results"]),
-                    log=log,
-                )
+            why = f"the store is not the one behind the table, see {TRACED}"
+    if store is None or why:
+        levels.append(Level(name=REMADE, state="not checked", detail=why))
+    else:
+        levels.append(
+            check_remade(
+                predicate,
+                store,
+                share=share,
+                seed=random.SystemRandom().randrange(10**6) if seed is None else seed,
+                tolerance=tolerance,
+                steps=steps_of(store, predicate["results"]),
+                log=log,
             )
-    return Verdict(
-        predicate=predicate, key=key, is_key_given=bool(public_key), levels=tuple(levels)
-    )
-
-
-def _unchecked(name: str, why: str) -> Level:
-    return Level(name=name, state="not checked", detail=why)
+        )
+    note = f"Nor whose key {key} is: compare it, or name the author's by --public-key."
+    return Verdict(predicate=predicate, note="" if public_key else note, levels=tuple(levels))
 
 
 def _subject_problems(statement: Mapping[str, Any]) -> Iterator[str]:
     """Yields where the files that a statement is about are not those of its table."""
     predicate = statement["predicate"]
-    files = predicate.get("manifests", {}).get(predicate.get("results"), {}).get("files", {})
-    stated = {each["name"]: each["digest"]["sha256"] for each in statement.get("subject", ())}
+    files = predicate["manifests"].get(predicate["results"], {}).get("files", {})
+    stated = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
     if stated != {name: file["sha256"] for name, file in files.items()}:
         yield "its subject is not the files of its table"
