@@ -82,7 +82,13 @@ class _BenchmarkScore:
 
 
 def model_card(
-    cfg: ModelConfig, origin: CheckpointOrigin | None, *, name: str, licence: str, dtype: str
+    cfg: ModelConfig,
+    origin: CheckpointOrigin | None,
+    *,
+    name: str,
+    licence: str,
+    dtype: str,
+    certificate: str = "",
 ) -> str:
     """Returns the text of a release's README.md.
 
@@ -92,6 +98,8 @@ def model_card(
       name: name of the release.
       licence: licence as the Hub spells it; "" if not stated.
       dtype: dtype of the released tensors.
+      certificate: name of the table's certificate beside the card, and the public key that signed
+        it, with a blank between; "" without one.
     """
     # The metadata come first in the file, between two lines of dashes, and need the scores. Each
     # part below is a section; without an origin the card ends with how to load it.
@@ -139,6 +147,8 @@ def model_card(
     lines += ["", "## Scores", *_score_lines(benchmark_scores, origin.cells)]
     lines += ["", "## Contamination", *_contamination_lines(data)]
     lines += ["", "## How to rebuild it", *_replay_lines(origin)]
+    if certificate:
+        lines += ["", "## Certificate", *_certificate_lines(*certificate.split())]
     return "\n".join(lines) + "\n"
 
 
@@ -429,6 +439,17 @@ def _contamination_lines(data: Sequence[Artifact]) -> Iterator[str]:
     others = [artifact.manifest.name for artifact in data if artifact.key not in done]
     if others:
         yield f"- not screened: {', '.join(others)}"
+
+
+def _certificate_lines(file: str, public_key: str) -> Iterator[str]:
+    yield (
+        f"`{file}` certifies the table above: it is signed, with the answers that its scores are "
+        "computed from, the manifests of all data and trainings behind it, and every run of the "
+        "study's name. This checks it:"
+    )
+    yield "```sh"
+    yield f"parcel verify {file} --public-key {public_key}"
+    yield "```"
 
 
 def _replay_lines(origin: CheckpointOrigin) -> Iterator[str]:

@@ -7,6 +7,8 @@ import numpy as np
 
 from flows.config.user_checkpoint import checkpoint_config
 from flows.lineage.card import CheckpointOrigin, model_card, picture_settings
+from flows.lineage.certificate.envelope import public_line, read_key, write_envelope
+from flows.lineage.certificate.statement import certify_run
 from flows.lineage.export import export_lineage
 from flows.lookup.open_store import open_existing_store
 from flows.lookup.results import report_of
@@ -28,13 +30,20 @@ from model.checkpoint.torch_connector import (
 )
 from model.files import CONFIG
 
-CARD, CROISSANT = "README.md", "croissant"
+CARD, CROISSANT, CERTIFICATE = "README.md", "croissant", "certificate.json"
 
 _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 
 def release_checkpoint(
-    name: str, out: Path, *, licence: str, dtype: str, store: str, torch: str | None = None
+    name: str,
+    out: Path,
+    *,
+    licence: str,
+    dtype: str,
+    store: str,
+    torch: str | None = None,
+    key: Path | None = None,
 ) -> Iterator[str]:
     """Writes a release, whole or not at all, and yields lines that say what was written.
 
@@ -45,13 +54,14 @@ def release_checkpoint(
       dtype: dtype of the tensors, "float32" or "bfloat16".
       store: the store that holds artifacts [URI].
       torch: torch class of a connector of one's own, as file.py:Class; None for a built-in one.
+      key: private key that signs a certificate of the table beside the weights; None writes none.
 
     Raises:
       ConfigError: if there is no such checkpoint, or it cannot be released, or its connector and
         the torch class give other tokens on its weights.
     """
     folder = Path(name)
-    compared = ""
+    compared = certificate = ""
     origin = (
         None
         if (folder / CONFIG).is_file()
@@ -68,7 +78,15 @@ def release_checkpoint(
                 compared = _check_torch_connector(place, author, origin, store)
             pictures = {} if origin is None else picture_settings(origin)
             cfg = write_release(place, target, _DTYPES[dtype], author, pictures)
-            text = model_card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
+            certificate = _write_certificate(origin, key, target) if key else ""
+            text = model_card(
+                cfg,
+                origin,
+                name=out.absolute().name,
+                licence=licence,
+                dtype=dtype,
+                certificate=certificate,
+            )
             (target / CARD).write_text(text, encoding="utf-8")
             described = 0
             # A checkpoint in a folder has no lineage, so there are no datasets to describe.
@@ -86,6 +104,8 @@ def release_checkpoint(
     if compared:
         yield f"{OWN_FILE}: {compared}"
     yield f"{described} datasets described in {CROISSANT}/"
+    if certificate:
+        yield "{}: signed by {}".format(*certificate.split())
 
 
 def _check_torch_connector(
@@ -103,6 +123,23 @@ def _check_torch_connector(
     if not check.holds:
         raise ConfigError(f"--torch: {check.detail}.")
     return check.detail
+
+
+def _write_certificate(origin: CheckpointOrigin | None, key: Path, folder: Path) -> str:
+    """Writes the certificate of the table that a release is from; returns its name and signer.
+
+    Raises:
+      ConfigError: if the release is not from a table, or the key is none.
+    """
+    if origin is None or not origin.cells:
+        raise ConfigError(
+            "--key certifies the table of a run: name the checkpoint by RUN/BENCHMARK/METHOD/"
+            "BUDGET/SEED."
+        )
+    signer = read_key(key)
+    statement = certify_run(origin.store, origin.name.partition("/")[0])
+    write_envelope(statement, signer, folder / CERTIFICATE)
+    return f"{CERTIFICATE} {public_line(signer)}"
 
 
 def _checkpoint_origin(store: Store, name: str) -> CheckpointOrigin:

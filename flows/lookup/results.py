@@ -26,14 +26,17 @@ from flows.report.plot import FORMS
 from flows.report.render import FORMATS, comparisons_to_csv, render_report
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.report.table_labels import TableLabels, label_report
+from flows.steps.kinds.results import ResultsSpec
 from flows.steps.registry import typed_config
 from infra.errors import ConfigError
+from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from infra.yaml_text import load_yaml
 from model import files
 from model.data.parts import open_parts, records_by_id
 from model.eval.metrics.scores import Fields
 from model.eval.scorer import fields_of
+from pipelines.sources.paper_groups import in_paper_order
 
 OF_RUNS = ("comparisons", "cells", "asked")
 """Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
@@ -262,7 +265,16 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
     """
     from flows.report.gather import gather_report
 
-    spec = typed_config("results", results.manifest.config)
+    spec = results_spec(results.manifest)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
     report = gather_report(spec.plan, spec.accepted, artifacts, store.get_cached, mixed=mixed)
     return report, spec.plan
+
+
+def results_spec(results: Manifest) -> ResultsSpec:
+    """Returns the spec of a table from its manifest, with the plan's groups in their order."""
+    spec: ResultsSpec = typed_config("results", results.config)
+    plan, *also = (
+        dataclasses.replace(view, groups=in_paper_order(view.groups)) for view in spec.plan.views
+    )
+    return dataclasses.replace(spec, plan=dataclasses.replace(plan, also=tuple(also)))

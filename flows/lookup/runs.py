@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from flows.config.keep import KeepConfig, prunable_checkpoints
 from flows.lookup.config_leaves import config_leaves
+from flows.lookup.promise import config_sha256
 from flows.report.text_lists import counted
 from infra.errors import ConfigError, did_you_mean
 from infra.store.pins import list_pins, living_runs, run_of_pin
@@ -20,6 +21,7 @@ from infra.store.records import (
     RUNNING,
     RUNS,
     RecordError,
+    beginning_sha256,
     read_run,
     run_records,
 )
@@ -65,6 +67,11 @@ def describe_ends(failed: Sequence[str], holes: Collection[str], *, cause: bool 
     return f"{text}: {failed[0]}" if failed and cause else text
 
 
+def began_of(record: Mapping[str, Any]) -> str:
+    """Returns when a run began, by its record; of old records, when it ended."""
+    return record.get("began") or record["finished"] or ""
+
+
 def record_name(study: str, run_id: str) -> str:
     """Returns the full name of a run: its study's, and the end of its id."""
     return f"{study}-{run_id.replace('-', '')[-12:]}"
@@ -79,9 +86,13 @@ def begin_run_record(
     given: str,
     tags: Sequence[str] = (),
     note: str = "",
+    promised: Mapping[str, Any] = MappingProxyType({}),
     earlier: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
-    """Writes the record of a run that begins.
+    """Writes the record of a run that begins, or that goes on with a wider study.
+
+    It names the record before it of that name by its digest, so that no run of a name can be left
+    out later without a gap.
 
     Args:
       store: the store of the run.
@@ -91,21 +102,39 @@ def begin_run_record(
       given: the request as it was made: a command, or the values of a form.
       tags: words by which a person finds it.
       note: what a person says of it.
+      promised: what the run is to report, see `promise_of`; {} if it reports nothing.
       earlier: full name -> record of the runs before it, as `close_dead_records` returns them.
     """
     previous = [
         record
         for record in earlier.values()
-        if record["finished"]
-        and record["name"] == config["name"]
-        and record.get("flow_run_id") != run_id
+        if record["name"] == config["name"] and record.get("flow_run_id") != run_id
     ]
-    newest = max(previous, key=lambda record: record["finished"], default=None)
+    ended = [record for record in previous if record["finished"]]
+    newest = max(ended, key=lambda record: record["finished"], default=None)
+    # The records of a name, each of which holds the digest of the one that began before it:
+    #
+    #   demo-0c1d                 demo-9f0e                       demo-77aa
+    #   promised: 3 seeds, …  <─  previous: demo-0c1d, 5be1…  <─  previous: demo-9f0e, 08f2…
+    #
+    # A run that goes on with a wider study, as a sweep does, adds to what it promised.
+    before = record_of(store, run_id)
+    if before is None:
+        last = max(previous, key=began_of, default=None)
+        link = last and {"run": last["run"], "sha256": beginning_sha256(last)}
+    else:
+        link = before.get("previous")
+    promises = [] if before is None else before.get("promised", [])
+    promise = {**promised, "config_sha256": config_sha256(config)}
+    if promised and promise not in promises[-1:]:
+        promises = [*promises, promise]
     record = {
         "given": redact(given),
         "who": _user_name(),
         "tags": redact(list(tags)),
         "note": redact(note),
+        "previous": link,
+        "promised": promises,
         "differs": config_differences(newest["config"], redact(config)) if newest else None,
         "artifacts": sorted(artifacts),
         "state": RUNNING,

@@ -167,7 +167,7 @@ def _table_page(store: Store, name: str, run: str, key: str) -> UIPage:
     picture = f"![score against budget]({_plot_data_uri(folder / 'results.png')})"
     return UIPage(
         key=f"results-{name}",
-        text=f"{head}\n\n{text}\n{picture}\n",
+        text=f"{head}\n\n{text}\n{picture}\n\nCertificate: `parcel certify {run} --key FILE`\n",
         description=f"Results of {name}",
     )
 

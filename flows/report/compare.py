@@ -85,7 +85,7 @@ def _method_differences(
     """Yields the differences between the cells of a benchmark that are compared."""
     pretraining_of = plan.pretraining_of
     scored = {(c.method, c.budget) for c in section.cells if c.scores}
-    for pair in _comparison_pairs(section, scored):
+    for pair in _comparison_pairs(plan, scored):
         cells = section.cell(*pair[:2]), section.cell(*pair[2:])
         row, less, seeds = shared_rows(*cells, rows)
         if seeds:
@@ -106,11 +106,17 @@ def shared_rows(
     return row, less, shared
 
 
-def _comparison_pairs(section: Section, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
+def planned_pairs(plan: Plan) -> list[Pair]:
+    """Returns the pairs that are compared on each benchmark once every planned cell has scores."""
+    planned = {(m, b) for m in plan.methods for b in plan.budgets if plan.runs(m, b)}
+    return [*_comparison_pairs(plan, planned)]
+
+
+def _comparison_pairs(plan: Plan, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
     """Yields the pairs that are compared on a benchmark.
 
     Args:
-      section: the benchmark.
+      plan: the plan of the benchmark's view.
       scored: method and budget of each cell with a score.
     """
     # Methods vanilla, m3, parcel, of which vanilla has 256 tokens alone, and budgets 64 and 256:
@@ -119,19 +125,19 @@ def _comparison_pairs(section: Section, scored: Set[tuple[str, int]]) -> Iterato
     #                            parcel@64 - m3@64, parcel@256 - m3@256
     #   a method's budgets       m3@64 - m3@256, parcel@64 - parcel@256
     #   with the reference's     m3@64 - vanilla@256, parcel@64 - vanilla@256
-    for other, method in itertools.combinations(section.methods, 2):
-        for budget in section.budgets:
+    for other, method in itertools.combinations(plan.methods, 2):
+        for budget in plan.budgets:
             if {(method, budget), (other, budget)} <= scored:
                 yield method, budget, other, budget
     largest = {method: budget for method, budget in sorted(scored, key=lambda one: one[1])}
-    full = (section.reference, section.full_budget)
-    for method in section.methods:
-        for budget in section.budgets:
+    full = (plan.reference, plan.full)
+    for method in plan.methods:
+        for budget in plan.budgets:
             if (method, budget) not in scored:
                 continue
             if budget != largest[method]:
                 yield method, budget, method, largest[method]
-            if method != section.reference and budget != full[1] and full in scored:
+            if method != plan.reference and budget != full[1] and full in scored:
                 yield method, budget, *full
 
 

@@ -18,7 +18,8 @@ from prefect.runtime import deployment, flow_run
 from flows.config.keep import describe_disk_use
 from flows.graph.eta import Forecast
 from flows.graph.explain import Explanation
-from flows.graph.nodes import GraphNode
+from flows.graph.nodes import GraphNode, StudyGraph
+from flows.lookup.promise import promise_of
 from flows.lookup.runs import begin_run_record, end_run_record, record_name
 from flows.pages.overview import continuing_command, differences_text
 from flows.pages.rebuild import publish_results
@@ -88,6 +89,7 @@ def start_pass(
         given=_describe_request(),
         tags=request.tags,
         note=request.note,
+        promised=_promise_of_graph(graph),
         earlier=traces.previous_runs,
     )
     record = read_run(store.files, record_name(config.name, pin.run))
@@ -187,6 +189,17 @@ def finish_pass(session: RunSession, config: StudyConfig) -> StudyResult:
         with warn_only():
             publish_results(store, result.run, config.name, results.key, traces.pages)
     return result
+
+
+def _promise_of_graph(graph: StudyGraph) -> dict[str, Any]:
+    """Returns what a run that makes a graph is to report; {} if it ends before the report."""
+    if graph.results is None:
+        return {}
+    scored = {
+        cell.benchmark: (step.config.metric, step.inputs["data"].config)
+        for cell, step in graph.cells.items()
+    }
+    return promise_of(graph.results.config.plan, scored)
 
 
 def _log_beginning(explanation: Explanation, reused: Set[GraphNode]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from infra.errors import one_line
 from infra.store.backend import FileStat, StoreBackend, map_reads
+from infra.store.digest import value_sha256
 from infra.store.manifest import KEY, validate_path
 from infra.typed_json import parse_json
 
@@ -86,6 +87,11 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "began": (_is_time, "a time"),
     **dict.fromkeys(("given", "who", "note"), (lambda value: isinstance(value, str), "text")),
     "tags": (_are_texts, "a list of texts"),
+    "promised": (
+        lambda value: isinstance(value, list) and all(map(_is_object, value)),
+        "a list of objects",
+    ),
+    "previous": (lambda value: value is None or _is_object(value), "an object or null"),
     "differs": (
         lambda value: (
             value is None or (_is_object(value) and all(map(_is_record_pair, value.values())))
@@ -100,6 +106,9 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "reused": (lambda value: isinstance(value, int), "a number"),
 }
 """The same for fields that older records lack."""
+
+_BEGINNING = ("name", "flow_run_id", "began", "previous")
+"""Fields of a run's record that never change once it is written, but for `promised`."""
 
 _CONFIG: Mapping[str, type] = {
     "num_seeds": int,
@@ -136,6 +145,15 @@ def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
     if record.get("state") == RUNNING and "flow_run_id" not in record:
         raise RecordError(files, name, "a run under way must have a flow_run_id, got none")
     return {**record, "run": run}
+
+
+def beginning_sha256(record: Mapping[str, Any]) -> str:
+    """Returns the digest of what a run's record said when it began, by which the next names it.
+
+    Of a sweep, whose record promises more seeds pass by pass, the first promise counts.
+    """
+    fields = {name: record[name] for name in _BEGINNING if name in record}
+    return value_sha256({**fields, "promised": record.get("promised", [])[:1]})
 
 
 def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:

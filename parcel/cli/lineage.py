@@ -259,24 +259,11 @@ def lineage_verify(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
-    from flows.steps.registry import KINDS
-    from infra.references import load_reference
-    from infra.store.lineage import verify_artifact
+    from flows.lineage.certificate.traced import byte_problems
 
     opened = open_existing_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
-    # Of a checkpoint the content is the digest of its parameters, of a dataset that of its records.
-    # Its function is loaded for the first artifact that needs it: that of checkpoints imports JAX.
-    logical = {
-        name: lambda folder, content=kind.content: load_reference(content)(folder)
-        for name, kind in KINDS.items()
-        if kind.content
-    }
-    problems = [
-        problem
-        for artifact_key in keys
-        for problem in verify_artifact(opened, artifact_key, logical)
-    ]
+    problems = [*byte_problems(opened, keys)]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
     typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")

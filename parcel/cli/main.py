@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from infra.errors import DISK_FULL, MAKE_ROOM
 from infra.store.variables import check_xla_flags, leave_out_variables
 from parcel.cli.accept import accept_app
+from parcel.cli.certify import certify_app
 from parcel.cli.data import data_app
 from parcel.cli.deploy import deploy_app
 from parcel.cli.doctor import doctor_app
@@ -26,6 +27,7 @@ from parcel.cli.schedule import schedule_app
 from parcel.cli.serve import serve_app
 from parcel.cli.status import status_app
 from parcel.cli.sweep import sweep_app
+from parcel.cli.verify import verify_app
 from parcel.environment import use_utf8_output
 
 _READ_ONLY = "; this command writes there: make it writable, or name another --store"
@@ -75,6 +77,8 @@ for commands in (
     accept_app,
     gc_app,
     release_app,
+    certify_app,
+    verify_app,
 ):
     app.add_typer(commands)
 app.add_typer(lineage_app, name="lineage")

@@ -40,6 +40,13 @@ def release(
             "compared as by `parcel model check --torch`.",
         ),
     ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Private key: certify the table, beside the weights; see `parcel certify`.",
+        ),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Writes a checkpoint that transformers loads, at every budget, with a card of its lineage."""
@@ -47,5 +54,8 @@ def release(
 
     if "/" in checkpoint and not Path(checkpoint).is_dir():
         mention_larger_run(open_existing_store(store), checkpoint)
-    for line in lines_of(checkpoint, out, licence=licence, dtype=dtype, torch=torch, store=store):
+    lines = lines_of(
+        checkpoint, out, licence=licence, dtype=dtype, torch=torch, store=store, key=key
+    )
+    for line in lines:
         typer.echo(line)

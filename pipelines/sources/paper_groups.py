@@ -127,6 +127,12 @@ def rows_by_group(
     return {group: names for group, names in found.items() if names}
 
 
+def in_paper_order(groups: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Returns groups by name in the order of `rows_by_group`, which a manifest does not keep."""
+    order = {name: place for place, name in enumerate((HIGH_SUITE, *_GROUPS))}
+    return dict(sorted(groups.items(), key=lambda group: order.get(group[0], len(order))))
+
+
 def block_of(row: ResultRow, *, is_high: bool = False) -> str:
     """Returns the group whose table has the row; "" if none has."""
     groups = paper_groups(is_high=is_high)
