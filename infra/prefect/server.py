@@ -50,6 +50,9 @@ from infra.processes.signals import is_stopping
 PAGES = "/parcel"
 """Path of the pages that are served next to Prefect's own."""
 
+TOGETHER = "/artifacts/bulk"
+"""Path below the API at which a server of ours takes several of Prefect's artifacts at once."""
+
 LOGIN_TOKEN = "token"
 """Parameter of an address that logs a browser in."""
 
