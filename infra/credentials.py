@@ -81,55 +81,77 @@ _TOKENS = (
 
 _SCHEME = r"((?<![A-Za-z\d+.-])[A-Za-z][A-Za-z\d+.-]*+://)"
 _FORMS = [
-    (re.compile(pattern, re.DOTALL), replacement)
-    for pattern, replacement in (
+    (word, re.compile(pattern, re.DOTALL), replacement)
+    for word, pattern, replacement in (
         (
+            "private key",
             r"-----BEGIN (?:[A-Z\d]+ )*PRIVATE KEY(?: BLOCK)?-----"
             r".*?(?:-----END [A-Z\d ]+-----|\Z)",
             REDACTED,
         ),
         # Name and password of an address; a password may hold "@" and "/". Before
         # tokens by their form, one of which may be the name.
-        (rf"{_SCHEME}[^\s/?#\"'<>`]{{1,500}}@", rf"\1{REDACTED}@"),
+        ("@", rf"{_SCHEME}[^\s/?#\"'<>`]{{1,500}}@", rf"\1{REDACTED}@"),
         (
+            "@",
             rf"{_SCHEME}[^\s/?#@:\[\"'<>`]{{0,200}}:(?!\d+(?:[/?#]|\Z))[^\s\"'<>`]{{1,500}}@(?=[\w\[])",
             rf"\1{REDACTED}@",
         ),
         # Addresses whose path is the secret.
         (
+            "//",
             r"(//(?:hooks\.slack\.com/(?:services|workflows|triggers)"
             r"|(?:ptb\.|canary\.)?discord(?:app)?\.com/api/webhooks"
             r"|[\w.-]+\.webhook\.office\.com|api\.telegram\.org|chat\.googleapis\.com/v1/spaces"
             r"|hooks\.zapier\.com/hooks)/)[^\s\"'<>`]+",
             rf"\1{REDACTED}",
         ),
-        (rf"(?<![A-Za-z\d])(?:{'|'.join(_TOKENS)})", REDACTED),
-        (r"(?<![\w.+/@-])[\w.+-]+:[^\s@/:\"'<>`]{3,}@(?!sha\d)(?=[\w-]+[.:/])", f"{REDACTED}@"),
-        (r"(?i)(\bbearer\s+)(?=[\w.~+/-]*\d)[\w.~+/-]{6,}=*", rf"\1{REDACTED}"),
-        (rf"(\b[Bb]asic\s+)(?:[A-Za-z\d+/]{{4,}}={{1,2}}|{_DRAWN.pattern})", rf"\1{REDACTED}"),
+        ("", rf"(?<![A-Za-z\d])(?:{'|'.join(_TOKENS)})", REDACTED),
+        (
+            "@",
+            r"(?<![\w.+/@-])[\w.+-]+:[^\s@/:\"'<>`]{3,}@(?!sha\d)(?=[\w-]+[.:/])",
+            f"{REDACTED}@",
+        ),
+        ("bearer", r"(?i)(\bbearer\s+)(?=[\w.~+/-]*\d)[\w.~+/-]{6,}=*", rf"\1{REDACTED}"),
+        (
+            "basic",
+            rf"(\b[Bb]asic\s+)(?:[A-Za-z\d+/]{{4,}}={{1,2}}|{_DRAWN.pattern})",
+            rf"\1{REDACTED}",
+        ),
         # In a sentence: invalid password 'x'.
         (
+            "",
             r"((?i:\b(?:password|passphrase|token|secret|api[ _-]?key|login)\s+(?:is\s+|was\s+)?)"
             rf"[\"']?){_DRAWN.pattern}",
             rf"\1{REDACTED}",
         ),
-        (r"(\blogin\s+\S+\s+password\s+)\S+", rf"\1{REDACTED}"),
+        ("login", r"(\blogin\s+\S+\s+password\s+)\S+", rf"\1{REDACTED}"),
         # The flags of programs that take a password without saying so.
         (
+            "-u",
             r"((?<![\w-])(?:-[uU]|--(?:proxy-)?user)(?:[ \t]+|=|[\"']\s*,\s*)[\"']?)"
             r"[^\s:\"']+:(?!\d+(?:[\s\"']|\Z))[^\s\"']+",
             rf"\1{REDACTED}",
         ),
-        (r"(\b(?:mysql\w*|mariadb[\w-]*)\b[^\n|;]{0,200}?[\s\"']-p)[^\s\"']+", rf"\1{REDACTED}"),
         (
+            "-p",
+            r"(\b(?:mysql\w*|mariadb[\w-]*)\b[^\n|;]{0,200}?[\s\"']-p)[^\s\"']+",
+            rf"\1{REDACTED}",
+        ),
+        (
+            "curl",
             r"(\bcurl\b[^\n|;]{0,200}?\s-[fgikLsSv]{0,6}u)[^\s:\"']+:(?!\d+(?:[\s\"']|\Z))[^\s\"']+",
             rf"\1{REDACTED}",
         ),
-        (r"(\bdocker login\b[^\n|;]{0,200}?\s-p[ \t]*)[^\s\"']+", rf"\1{REDACTED}"),
-        (r"(\bsshpass[\s\"',]+-p[\s\"',]*)[^\s\"']+", rf"\1{REDACTED}"),
-        (r"(\bredis-cli\b[^\n|;]{0,200}?\s-a\s+)\S+", rf"\1{REDACTED}"),
+        ("docker login", r"(\bdocker login\b[^\n|;]{0,200}?\s-p[ \t]*)[^\s\"']+", rf"\1{REDACTED}"),
+        ("sshpass", r"(\bsshpass[\s\"',]+-p[\s\"',]*)[^\s\"']+", rf"\1{REDACTED}"),
+        ("redis-cli", r"(\bredis-cli\b[^\n|;]{0,200}?\s-a\s+)\S+", rf"\1{REDACTED}"),
     )
 ]
+"""Word in small letters without which a text has nothing of this form, form, and replacement.
+
+Most texts have none of the words, and to look for one costs a hundredth of a search by the form.
+"""
 
 _NAME = r"(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]*+)"
 _SETTING = re.compile(
@@ -253,8 +275,10 @@ def _redact_encoded(match: re.Match[str]) -> str:
 
 
 def _redact_once(text: str) -> str:
-    for pattern, replacement in _FORMS:
-        text = pattern.sub(replacement, text)
+    words = text.lower()
+    for word, pattern, replacement in _FORMS:
+        if word in words:
+            text = pattern.sub(replacement, text)
     return _redact_settings(text)
 
 

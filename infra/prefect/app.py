@@ -27,7 +27,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,6 +40,7 @@ from infra.prefect.private import make_private, open_private
 from infra.prefect.server import (
     LOGIN_TOKEN,
     PAGES,
+    TOGETHER,
     Sidecar,
     auth_file,
     folder_id,
@@ -381,6 +382,27 @@ def send_no_events_of_pages() -> None:
     artifacts.emit_artifact_collection_updated_event = send_nothing
 
 
+def take_pages_together(whole: Any) -> None:
+    """Has Prefect's API take several pages in one request, and so in one transaction.
+
+    What a page costs is mostly its request: the checks before it, its transaction, its answer.
+    """
+    from prefect.server.database import provide_database_interface
+    from prefect.server.models.artifacts import create_artifact
+    from prefect.server.schemas.actions import ArtifactCreate
+    from prefect.server.schemas.core import Artifact
+    from starlette.routing import Mount
+
+    async def create_artifacts(pages: list[ArtifactCreate]) -> None:
+        database = provide_database_interface()
+        async with database.session_context(begin_transaction=True) as session:
+            for page in pages:
+                await create_artifact(session=session, artifact=Artifact(**page.model_dump()))
+
+    (api,) = (r.app for r in whole.routes if isinstance(r, Mount) and r.path == "/api")
+    cast(Any, api).post(TOGETHER, status_code=201)(create_artifacts)
+
+
 def main() -> None:
     """Serves until nobody uses the store's server."""
     store, host, port = Path(sys.argv[1]).absolute(), sys.argv[2], int(sys.argv[3])
@@ -435,6 +457,7 @@ def main() -> None:
     os.umask(0o077)
     with contextlib.suppress(PermissionError):  # The user chose a place that is not theirs.
         make_private(get_current_settings().home)
+    take_pages_together(whole)
     whole.router.routes.insert(0, Route("/ui-settings", _without_login(whole)))
     sidecar = Sidecar(*sys.argv[4:]) if len(sys.argv) > 4 else None
     pages = WithSidecar(_load_sidecar_application(sidecar), StartLink(whole)) if sidecar else whole

@@ -7,17 +7,22 @@ import queue
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.exceptions import PrefectHTTPStatusError
 
 from infra.credentials import redact_text
 from infra.prefect.best_effort import best_effort
+from infra.prefect.server import TOGETHER
 
 _PATIENCE = 10.0
 """Time without a published page after which the run ends without the rest [s]."""
+_MAX_TOGETHER = 16
+"""Most pages in one request."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,7 @@ class PageQueue:
         # queue has the page's key once, and what it is to say is looked up when its turn comes.
         self._progress: dict[str, UIPage] = {}
         self._progress_ids: dict[str, str] = {}
+        self._takes_together = True  # Until the server refuses: it may be one of Prefect alone.
         self._lock = threading.Lock()
         self._last_end = time.monotonic()
         # In the context of this thread, which holds Prefect's settings and the flow run.
@@ -98,15 +104,37 @@ class PageQueue:
     def _publish_all(self) -> None:
         with contextlib.ExitStack() as stack:
             client: SyncPrefectClient | None = None
-            while (page := self._pages.get()) is not None:
-                with self._lock:
-                    page = self._progress.pop(page.key, page)
+            pages: list[UIPage | None] = []
+            while None not in pages:
+                # All that wait by now: a request costs as much as several pages.
+                pages = [self._pages.get()]
+                while len(pages) < _MAX_TOGETHER and not self._pages.empty():
+                    pages.append(self._pages.get())
                 client = client or best_effort(
                     lambda: stack.enter_context(get_client(sync_client=True))
                 )
                 if client is not None:
-                    best_effort(self._publish_ui_page, client, page)
+                    self._publish_pages(client, [page for page in pages if page is not None])
                 self._last_end = time.monotonic()
+
+    def _publish_pages(self, client: SyncPrefectClient, pages: Sequence[UIPage]) -> None:
+        texts = [page for page in pages if isinstance(page.text, str)]
+        if len(texts) > 1 and best_effort(self._publish_together, client, texts):
+            pages = [page for page in pages if isinstance(page.text, float)]
+        for page in pages:
+            with self._lock:
+                page = self._progress.pop(page.key, page)
+            best_effort(self._publish_ui_page, client, page)
+            self._last_end = time.monotonic()
+
+    def _publish_together(self, client: SyncPrefectClient, pages: Sequence[UIPage]) -> bool:
+        """Publishes pages in one request; returns False if the server takes none of them so."""
+        if self._takes_together:
+            try:
+                client.request("POST", TOGETHER, json=[self._page_fields(page) for page in pages])
+            except PrefectHTTPStatusError:
+                self._takes_together = False
+        return self._takes_together
 
     def _publish_ui_page(self, client: SyncPrefectClient, page: UIPage) -> None:
         # Requests of our own: Prefect's methods send an event after each, see
@@ -116,18 +144,20 @@ class PageQueue:
             place = {"id": self._progress_ids[page.key]}
             client.request("PATCH", "/artifacts/{id}", json=_fields(update), path_params=place)
             return
-        is_progress = isinstance(page.text, float)
+        created = client.request("POST", "/artifacts/", json=self._page_fields(page))
+        if isinstance(page.text, float):
+            self._progress_ids[page.key] = created.json()["id"]
+
+    def _page_fields(self, page: UIPage) -> dict[str, Any]:
         values: dict[str, Any] = {
-            "type": "progress" if is_progress else "markdown",
+            "type": "progress" if isinstance(page.text, float) else "markdown",
             "key": page.key,
             "data": page.text,
             "description": page.description,
             "flow_run_id": uuid.UUID(self.flow_run_id),
             "task_run_id": uuid.UUID(page.task_run_id) if page.task_run_id else None,
         }
-        created = client.request("POST", "/artifacts/", json=_fields(ArtifactCreate(**values)))
-        if is_progress:
-            self._progress_ids[page.key] = created.json()["id"]
+        return _fields(ArtifactCreate(**values))
 
 
 def _fields(sent: ArtifactCreate | ArtifactUpdate) -> dict[str, Any]:

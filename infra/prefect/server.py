@@ -52,6 +52,9 @@ PAGES = "/parcel"
 ABOUT = "about"
 """Path below `PAGES` that leads on to the page about what the page that links to it shows."""
 
+TOGETHER = "/artifacts/bulk"
+"""Path below the API at which a server of ours takes several of Prefect's artifacts at once."""
+
 LOGIN_TOKEN = "token"
 """Parameter of an address that logs a browser in."""
 

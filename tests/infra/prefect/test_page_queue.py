@@ -40,6 +40,42 @@ def test_pages_are_published_in_order_and_progress_in_place():
 
 
 @pytest.mark.usefixtures("served_store")
+@pytest.mark.parametrize("path", ["/artifacts/bulk", "/artifacts/of/another/server"])
+def test_pages_that_wait_share_a_request_where_the_server_takes_them_so(
+    monkeypatch: pytest.MonkeyPatch, path: str
+):
+    from prefect.client.orchestration import SyncPrefectClient, get_client
+
+    from infra.prefect import page_queue
+
+    run, paths, request = new_run("pages"), list[str](), SyncPrefectClient.request
+
+    def noted(self: SyncPrefectClient, method: str, path: str, **values: object) -> object:
+        paths.append(path)
+        return request(self, method, path, **values)  # type: ignore[arg-type]
+
+    pages = page_queue.PageQueue(run)
+    wanted = {f"lineage-{number}": f"# {number}" for number in range(40)}
+    for key, text in wanted.items():  # Before its thread begins: all of them wait.
+        pages.put(page_queue.UIPage(key=key, text=text, description="a step"))
+    with monkeypatch.context() as patched:
+        patched.setattr(page_queue, "TOGETHER", path)
+        patched.setattr(SyncPrefectClient, "request", noted)
+        with pages:
+            pass
+    assert [paths.count(path), paths.count("/artifacts/")] == (
+        [3, 0] if "bulk" in path else [1, 40]
+    )
+    of_run = {"flow_runs": {"id": {"any_": [run]}}}
+    with get_client(sync_client=True) as client:
+        found = client.request("POST", "/artifacts/filter", json=of_run).json()
+        newest = client.request("GET", "/artifacts/lineage-39/latest").json()
+    assert {page["key"]: page["data"] for page in found} == wanted
+    assert newest["data"] == "# 39"
+    assert len({page["id"] for page in found}) == len(found) == 40
+
+
+@pytest.mark.usefixtures("served_store")
 def test_pages_are_published_without_events():
     from prefect.client.orchestration import get_client
     from prefect.events import emit_event
@@ -48,7 +84,10 @@ def test_pages_are_published_without_events():
     from infra.prefect.rows import wait_for_events
 
     what = "published without events"
-    with PageQueue(new_run("pages")) as pages:
+    pages = PageQueue(new_run("pages"))
+    for key in ("lineage-c", "lineage-d"):  # Two in one request.
+        pages.put(UIPage(key=key, text="# c", description=what))
+    with pages:
         for text in ("# a", "# a, again"):  # A new page, and one in its place.
             pages.put(UIPage(key="lineage-b", text=text, description=what))
         for percent in (10.0, 20.0):
