@@ -5,9 +5,9 @@
 
 An ordinary 95 % interval that is checked after every seed excludes 0 sooner or later, even if the
 methods are equally good. The intervals here are those of `interval.estimate_interval`, at levels
-that make them hold jointly: the chance that any of them, after 1 to `HORIZON` seeds, misses the
-truth is at most 5 %. They cover other seeds, other items and other pretrainings, like those of the
-table, and are always wider than those: a sweep never calls a difference that the table does not.
+that make them hold jointly: the chance that any of them, after however many seeds, misses the truth
+is at most 5 %. They cover other seeds, other items and other pretrainings, like those of the table,
+and are always wider than those: a sweep never calls a difference that the table does not.
 
 No interval knows of what has not been seen. So a few seeds decide nothing (`LEAST_SEEDS`), and a
 difference must be larger than what rare losses among pictures could make of it (`unseen_loss`).
@@ -39,18 +39,6 @@ SCALE = 8.0
 The interval is narrowest for effects of this size. Of the values 1 to 30, those from 4 to 8 needed
 the fewest seeds for effects that a study of fixed size would take 6 to 34 seeds for
 (simulated in tests/flows/report).
-"""
-
-HORIZON = 200
-"""Largest number of seeds; the error bound covers every check up to it."""
-
-CROSSING = 0.64
-"""Upper bound on c times the chance that `decision_bound`'s ratio reaches c within the horizon.
-
-It would be 1 if the ratio ran for ever and met c exactly; instead it stops, and jumps past c. Of
-50,000 simulated sweeps without an effect, a share of 0.62 / c reached c, for c of 8 to 12, and a
-smaller one for larger c. From `LEAST_SEEDS` on it is a third of that; what is left is for scores
-that are skewed, whose t strays further than that of normal ones.
 """
 
 
@@ -116,8 +104,7 @@ def decide_pair(
       least_seeds: number of seeds, of each pretraining, below which nothing is decided.
 
     Raises:
-      ValueError: if there is no seed, there are more than `HORIZON` of a pretraining, or `error` is
-        not in (0, 0.1].
+      ValueError: if there is no seed, or `error` is not in (0, 0.1].
     """
     if not rows or not rows[0].num_seeds:
         raise ValueError("rows must be at least one benchmark with at least one seed, got none.")
@@ -127,8 +114,6 @@ def decide_pair(
     # The round in which each seed came: 0 1 2 of the first pretraining, 0 1 2 of the second.
     rounds = [numbers[:place].count(number) for place, number in enumerate(numbers)]
     most = max(rounds) + 1
-    if most > HORIZON:
-        raise ValueError(f"rows must be of at most {HORIZON} seeds, got {most}.")
     # Looked at after every seed from the least number on, and stopped at the first that decides:
     #
     #   17 seeds: open   18: open   19: decided   20, 21, … do not count
@@ -180,10 +165,8 @@ def decision_bound(num_seeds: int, error: float) -> float:
     ```
     (1 + n g)^(-1/2) · ((1 + t²/(n-1)) / (1 + t²/((n-1) (1 + n g))))^(n/2)        g = SCALE
     ```
-    Without an effect the ratio is a martingale in n with mean 1. Its chance of ever reaching c is
-    at most 1 / c (Ville's inequality), and within the horizon at most `CROSSING` / c. That constant
-    is simulated; one simulation covers every variance, since t does not depend on it. The bound is
-    the |t| at which the ratio is c = `CROSSING` / error.
+    Without an effect the ratio is a martingale in n with mean 1, so its chance of ever reaching c is
+    at most 1 / c (Ville's inequality). The bound is the |t| at which the ratio is c = 1 / error.
 
     Source: Wang and Ramdas, arXiv:2310.03722, after Lai, Annals of Statistics 4(2), 1976: the
     variance is mixed over the right Haar measure, the effect over a normal distribution.
@@ -191,7 +174,7 @@ def decision_bound(num_seeds: int, error: float) -> float:
     # `ratio` is the fraction in the large brackets at which the ratio of likelihoods is c. The
     # fraction is below `grown` for every t, so for few seeds no t is enough.
     grown = 1 + num_seeds * SCALE
-    ratio = (grown * (CROSSING / error) ** 2) ** (1 / num_seeds)
+    ratio = (grown / error**2) ** (1 / num_seeds)
     if ratio >= grown:
         return math.inf
     return math.sqrt((num_seeds - 1) * (ratio - 1) / (1 - ratio / grown))

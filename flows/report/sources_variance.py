@@ -28,8 +28,9 @@ from flows.report.variance import Variance
 LEAST_FREEDOM = 4.0
 """Degrees of freedom below which the sources of a benchmark are taken as exchangeable.
 
-At 10, intervals of effects that grow with a source's items held in 80 % of simulated studies, at 4
-in 95 %; with less than 4, Student's t is more than 1.5 times as wide as a normal variable.
+Below it, CR2's degrees of freedom are not to be relied on (Tipton, Psychological Methods 20(3),
+2015). At 10, intervals of effects that grow with a source's items held in 80 % of simulated
+studies, at 4 in 95 %.
 """
 
 

@@ -7,8 +7,6 @@ import pytest
 from scipy import stats
 
 from flows.report.decision import (
-    CROSSING,
-    HORIZON,
     LEAST_SEEDS,
     SCALE,
     Decision,
@@ -36,7 +34,7 @@ def test_the_bound_is_where_the_ratio_of_likelihoods_reaches_its_threshold():
     weights = stats.norm.pdf(effects, scale=math.sqrt(SCALE))
     given = stats.nct.pdf(t, num - 1, effects * math.sqrt(num))
     ratio = np.trapezoid(np.nan_to_num(given) * weights, effects) / stats.t.pdf(t, num - 1)
-    assert ratio == pytest.approx(CROSSING / 0.05, rel=1e-3)
+    assert ratio == pytest.approx(1 / 0.05, rel=1e-3)
 
 
 def test_a_clear_difference_is_decided_and_an_unclear_one_is_not():
@@ -55,17 +53,17 @@ def test_two_seeds_never_decide():
 
 
 @pytest.mark.parametrize("error", [0.1, 0.05, 0.025, 0.05 / 3])
-def test_looks_up_to_the_horizon_are_wrong_as_seldom_as_promised(error: float):
+def test_two_hundred_looks_are_wrong_as_seldom_as_promised(error: float):
     """20,000 sweeps without an effect; t after n seeds, by running sums."""
-    values = np.random.default_rng(3).normal(size=(20_000, HORIZON))
-    num = np.arange(2, HORIZON + 1)
+    values = np.random.default_rng(3).normal(size=(20_000, 200))
+    num = np.arange(2, 201)
     sums = values.cumsum(1)[:, 1:]
     spread = (values**2).cumsum(1)[:, 1:] - sums**2 / num
     t = np.abs(sums) / np.sqrt(num) / np.sqrt(spread / (num - 1))
     limits = np.array([decision_bound(int(n), error) for n in num])
     wrong = (t > limits).any(axis=1).mean()
-    noise = math.sqrt(error / len(values))
-    assert 0.75 * error < wrong < error + 2 * noise
+    # The ratio jumps past its threshold, and no sweep runs for ever: so the error is less.
+    assert 0.45 * error < wrong <= error
 
 
 @pytest.mark.parametrize("shift", [0.8, -0.8])
@@ -191,7 +189,6 @@ def test_a_decision_says_what_it_is_made_from():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([PairedScores(values=np.zeros(HORIZON + 1))], "at most 200 seeds, got 201"),
         ([PairedScores(values=np.zeros(0))], "at least one seed, got none"),
         ([], "at least one benchmark"),
     ],
