@@ -125,18 +125,6 @@ def may_have_clips(name: str) -> bool:
     return module_reference(name) is not None or source_spec(name).has_clips
 
 
-def get_benchmark(name: str) -> Benchmark:
-    """Returns a benchmark.
-
-    Raises:
-      ValueError: if there is no benchmark of that name, with the list of all names.
-    """
-    if name not in BENCHMARKS:
-        hint = did_you_mean(name, BENCHMARKS) or "."
-        raise ValueError(f"benchmark must be one of {', '.join(BENCHMARKS)}, got {name!r}{hint}")
-    return BENCHMARKS[name]
-
-
 def row_of_title(title: str) -> tuple[Benchmark, ResultRow]:
     """Returns the benchmark and row that the paper's tables call `title`.
 

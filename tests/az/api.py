@@ -43,7 +43,7 @@ class Api:
         _, handler, container, key = self._route(request)
         if f"SharedKey {ACCOUNT}:" not in request.headers.get("authorization", ""):
             return _error(403, "AuthenticationFailed", "Server failed to authenticate the request.")
-        if not any(found.name == container for found in self._store.buckets()):
+        if not self._store.has_bucket(container):
             return _error(404, "ContainerNotFound", "The specified container does not exist.")
         request.body = bytes(arrived(request.body, request.flip))
         try:

@@ -15,7 +15,9 @@ _PATH = re.compile(r"`((?:flows|infra|model|pipelines|perf|tests|configs|docs)/[
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[\w-]+)?\)")
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"], ids=lambda path: path.stem
+)
 def test_paths_and_links_lead_to_files(page: Path):
     text = page.read_text()
     if page.name != "CHANGELOG.md":  # That tells of files that were.

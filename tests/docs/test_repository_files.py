@@ -1,4 +1,4 @@
-"""Files at the root that others' tools read: the citation, the policy on security, the workflow."""
+"""Files at the root that others' tools read: the citation and the workflow."""
 
 import os
 import re
@@ -44,16 +44,6 @@ def test_the_citation_names_this_version_and_the_paper():
     assert (paper["authors"][0]["family-names"], paper["year"]) == ("Kuzucu", 2026)
     assert paper["identifiers"][0]["value"] == "arXiv:2605.30126"
     assert paper["title"].startswith("PARCEL: Pool-Anchored Resampling")
-
-
-def test_the_security_policy_says_how_to_report_what_counts_and_which_versions():
-    policy = (ROOT / "SECURITY.md").read_text()
-    headings = re.findall(r"^## (.+)", policy, re.MULTILINE)
-    assert headings == ["Reporting", "In scope", "Supported versions"]
-    assert "Report a vulnerability" in policy
-    links = re.findall(r"\]\(([^)]+)\)", policy)
-    assert "docs/explanation/threats.md" in links
-    assert [link for link in links if not (ROOT / link).is_file()] == []
 
 
 def test_the_workflow_runs_what_continuous_integration_runs_everywhere():

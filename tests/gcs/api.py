@@ -101,19 +101,14 @@ class Api:
             ("GET", "/download/storage/v1/b/{}/o/{}", "media", self._media),
             ("POST", "/batch", "batch", self._batch),
             ("POST", "/batch/storage/v1", "batch", self._batch),
-            ("GET", "/storage/v1/b", "bucket", self._list_buckets),
             ("POST", "/storage/v1/b", "bucket", self._make_bucket),
             ("GET", "/storage/v1/b/{}", "bucket", self._get_bucket),
             ("DELETE", "/storage/v1/b/{}", "bucket", self._delete_bucket),
             ("GET", "/storage/v1/b/{}/o", "list", self._list),
             ("GET", "/storage/v1/b/{}/o/{}", "metadata", self._get),
-            ("PATCH", "/storage/v1/b/{}/o/{}", "patch", self._patch),
-            ("PUT", "/storage/v1/b/{}/o/{}", "patch", self._patch),
             ("DELETE", "/storage/v1/b/{}/o/{}", "delete", self._delete),
-            ("POST", "/storage/v1/b/{}/o/{}/compose", "compose", self._compose),
             ("POST", "/storage/v1/b/{}/o/{}/rewriteTo/b/{}/o/{}", "rewrite", self._rewrite),
             ("POST", "/storage/v1/b/{}/o/{}/copyTo/b/{}/o/{}", "copy", self._copy),
-            ("POST", "/storage/v1/b/{}/o/{}/moveTo/o/{}", "move", self._move),
         ]
         self._routes = [
             (method, re.compile(path.replace("{}", "([^/]+)") + "/?"), verb, handler)
@@ -257,17 +252,6 @@ class Api:
         conditions = Conditions.parse(request.query)
         return self._store.get(bucket, name, conditions, number(request.query, "generation"))
 
-    def _patch(self, request: Request, bucket: str, name: str) -> Response:
-        changed = self._store.patch(
-            bucket,
-            name,
-            request.json(),
-            Conditions.parse(request.query),
-            number(request.query, "generation"),
-            whole=request.method == "PUT",
-        )
-        return _json(self._object(changed, request.base))
-
     def _delete(self, request: Request, bucket: str, name: str) -> Response:
         conditions = Conditions.parse(request.query)
         self._store.delete(bucket, name, conditions, number(request.query, "generation"))
@@ -285,7 +269,6 @@ class Api:
             end=query.get("endOffset", ""),
             token=query.get("pageToken", ""),
             limit=number(query, "maxResults") or MAX_PAGE,
-            folders_as_items=query.get("includeTrailingDelimiter") == "true",
             age=request.age,
         )
         answer: dict[str, object] = {"kind": "storage#objects"}
@@ -296,22 +279,6 @@ class Api:
         if page.token:
             answer["nextPageToken"] = page.token
         return _json(answer)
-
-    def _compose(self, request: Request, bucket: str, name: str) -> Response:
-        asked = request.json()
-        sources = []
-        for source in asked.get("sourceObjects", []):
-            wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
-            guard = Conditions(generation=None if wanted is None else int(wanted))
-            sources.append((source.get("name", ""), guard, number(source, "generation")))
-        made = self._store.compose(
-            bucket,
-            name,
-            sources,
-            asked.get("destination", {}),
-            Conditions.parse(request.query),
-        )
-        return _json(self._object(made, request.base))
 
     def _source(self, request: Request, bucket: str, name: str) -> Object:
         found = self._store.get(bucket, name, generation=number(request.query, "sourceGeneration"))
@@ -354,23 +321,7 @@ class Api:
             answer["resource"] = self._object(made, request.base)
         return _json(answer)
 
-    def _move(self, request: Request, bucket: str, name: str, to_name: str) -> Response:
-        moved = self._store.move(
-            bucket,
-            name,
-            to_name,
-            Conditions.parse(request.query, "ifSource"),
-            Conditions.parse(request.query),
-            number(request.query, "sourceGeneration"),
-        )
-        return _json(self._object(moved, request.base))
-
     # Buckets.
-
-    def _list_buckets(self, request: Request) -> Response:
-        found = self._store.buckets(request.query.get("prefix", ""))
-        items = [_bucket(bucket, request.base) for bucket in found]
-        return _json({"kind": "storage#buckets", "items": items})
 
     def _make_bucket(self, request: Request) -> Response:
         asked = request.json()
@@ -420,15 +371,12 @@ class Api:
             "storageClass": "STANDARD",
             "size": str(len(found.data)),
             "crc32c": found.content.crc32c,
+            "md5Hash": found.content.md5,
             "etag": found.etag,
             "timeCreated": _time(found.created),
             "updated": _time(found.updated),
             "timeStorageClassUpdated": _time(found.created),
         }
-        if found.components is None:
-            answer["md5Hash"] = found.content.md5
-        else:
-            answer["componentCount"] = found.components
         if self.omits_zero and not found.data:
             del answer["size"]
         return answer | {field: found.fields[field] for field in SETTABLE if field in found.fields}
@@ -508,9 +456,6 @@ def _time(seconds: float) -> str:
 
 
 def _media_headers(found: Object) -> dict[str, str]:
-    hashes = f"crc32c={found.content.crc32c}"
-    if found.components is None:
-        hashes += f",md5={found.content.md5}"
     headers = {
         "Content-Type": str(found.fields.get("contentType", "application/octet-stream")),
         "ETag": found.etag,
@@ -518,7 +463,7 @@ def _media_headers(found: Object) -> dict[str, str]:
         "Last-Modified": email.utils.formatdate(found.updated, usegmt=True),
         "X-Goog-Generation": str(found.generation),
         "X-Goog-Metageneration": str(found.metageneration),
-        "X-Goog-Hash": hashes,
+        "X-Goog-Hash": f"crc32c={found.content.crc32c},md5={found.content.md5}",
         "X-Goog-Storage-Class": str(found.fields.get("storageClass", "STANDARD")),
         "X-Goog-Stored-Content-Length": str(len(found.data)),
         "X-Goog-Stored-Content-Encoding": str(found.fields.get("contentEncoding", "identity")),
@@ -536,7 +481,6 @@ def _bucket(found: Bucket, base: str) -> dict[str, object]:
         "selfLink": f"{base}/storage/v1/b/{found.name}",
         "projectNumber": "1",
         "location": found.location,
-        "locationType": found.location_type,
         "storageClass": "STANDARD",
         "metageneration": "1",
         "etag": "CAE=",

@@ -14,13 +14,10 @@ VERBS = frozenset(
         "cancel",  # its end without an object.
         "media",  # An object's bytes.
         "metadata",
-        "patch",
         "list",
         "delete",
-        "compose",
         "rewrite",
         "copy",
-        "move",
         "batch",  # The envelope; the requests inside of it have verbs of their own.
         "bucket",  # Whatever is asked of a bucket itself.
     }
@@ -55,8 +52,8 @@ class Rule:
     Attributes:
       action: one of `ACTIONS`.
       verb: one of `VERBS`; "*" for all that the action can be done to.
-      name: pattern of the object's name, as in a shell (of a copy, the source's; of a compose,
-        the result's); "*" also matches requests without one.
+      name: pattern of the object's name, as in a shell (of a copy, the source's); "*" also
+        matches requests without one.
       skip: matching requests that are let through first.
       times: matching requests that it falls on; None for no end.
       probability: chance for each of them.

@@ -12,15 +12,12 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import google_crc32c
 
 MAX_PAGE = 1000
 """Entries of a listing at most, and where none are asked for."""
-
-MAX_SOURCES = 32
-"""Objects that one compose takes."""
 
 SETTABLE = (
     "cacheControl",
@@ -82,7 +79,6 @@ class Object:
       created: when this generation was written [s since 1970].
       updated: when its metadata was last changed [s since 1970].
       fields: metadata that the client set, by its JSON names.
-      components: objects it was composed of; None if it was uploaded whole.
     """
 
     bucket: str
@@ -93,7 +89,6 @@ class Object:
     created: float
     updated: float
     fields: Mapping[str, object]
-    components: int | None = None
 
     @property
     def data(self) -> bytes:
@@ -122,12 +117,6 @@ class Bucket:
     objects: dict[str, Object] = dataclasses.field(default_factory=dict)
     names: list[str] = dataclasses.field(default_factory=list)
     past: list[tuple[float, str, "Object | None"]] = dataclasses.field(default_factory=list)
-
-    @property
-    def location_type(self) -> str:
-        if self.location in ("US", "EU", "ASIA"):
-            return "multi-region"
-        return "region" if "-" in self.location else "dual-region"
 
     def before(self, moment: float) -> "Bucket":
         """Returns the bucket as it was at a moment [s since 1970]."""
@@ -208,17 +197,14 @@ class Store:
             self._buckets[name] = Bucket(name, location.upper(), self.clock())
             return self._buckets[name]
 
+    def has_bucket(self, name: str) -> bool:
+        return name in self._buckets
+
     def bucket(self, name: str) -> Bucket:
         try:
             return self._buckets[name]
         except KeyError:
             raise Refused(404, "notFound", "The specified bucket does not exist.") from None
-
-    def buckets(self, prefix: str = "") -> list[Bucket]:
-        with self._lock:
-            return [
-                self._buckets[name] for name in sorted(self._buckets) if name.startswith(prefix)
-            ]
 
     def delete_bucket(self, name: str) -> None:
         with self._lock:
@@ -273,67 +259,6 @@ class Store:
             conditions.check(self._live(bucket, name, generation))
             self._remove(bucket, name)
 
-    def patch(
-        self,
-        bucket: str,
-        name: str,
-        changes: Mapping[str, object],
-        conditions: Conditions = Conditions(),
-        generation: int | None = None,
-        *,
-        whole: bool = False,
-    ) -> Object:
-        """Changes metadata: None deletes a field, and `whole` all that are not named."""
-        with self._lock:
-            there = self._live(bucket, name, generation)
-            conditions.check(there)
-            fields = {} if whole else dict(there.fields)
-            for field, value in settable(changes).items():
-                if field == "metadata" and value is not None:
-                    value = _merged(fields.get(field) or {}, value)
-                fields[field] = value
-            there = dataclasses.replace(
-                there,
-                fields={field: value for field, value in fields.items() if value is not None},
-                metageneration=there.metageneration + 1,
-                updated=self.clock(),
-            )
-            found = self.bucket(bucket)
-            found.past.append((there.updated, name, found.objects[name]))
-            found.objects[name] = there
-            return there
-
-    def compose(
-        self,
-        bucket: str,
-        name: str,
-        sources: Sequence[tuple[str, Conditions, int | None]],
-        fields: Mapping[str, object],
-        conditions: Conditions,
-    ) -> Object:
-        """Joins objects of one bucket.
-
-        Args:
-          sources: name, conditions and, if it matters, generation of each.
-        """
-        _check_name(name)
-        if not 0 < len(sources) <= MAX_SOURCES:
-            raise Refused(
-                400,
-                "invalid",
-                f"The number of source components provided ({len(sources)}) must be between 1 "
-                f"and {MAX_SOURCES}",
-            )
-        with self._lock:
-            parts = []
-            for source, guard, generation in sources:
-                parts.append(self._live(bucket, source, generation))
-                guard.check(parts[-1])
-            conditions.check(self.bucket(bucket).objects.get(name))
-            content = Content.of(b"".join(part.data for part in parts))
-            count = sum(part.components or 1 for part in parts)
-            return self._write(bucket, name, content, fields, count)
-
     def copy(
         self,
         source: Object,
@@ -350,35 +275,7 @@ class Store:
         _check_name(name)
         with self._lock:
             conditions.check(self.bucket(bucket).objects.get(name))
-            return self._write(
-                bucket, name, source.content, fields or source.fields, source.components
-            )
-
-    def move(
-        self,
-        bucket: str,
-        name: str,
-        to: str,
-        guard: Conditions,
-        conditions: Conditions,
-        generation: int | None = None,
-    ) -> Object:
-        """Renames an object in one act.
-
-        Args:
-          guard: conditions on the object that is moved.
-          conditions: conditions on the name it moves to.
-          generation: of the object that is moved, if it matters.
-        """
-        _check_name(to)
-        with self._lock:
-            there = self._live(bucket, name, generation)
-            guard.check(there)
-            conditions.check(self.bucket(bucket).objects.get(to))
-            if to == name:
-                raise Refused(400, "invalid", "The source and destination object names are equal.")
-            self._remove(bucket, name)
-            return self._write(bucket, to, there.content, there.fields, there.components)
+            return self._write(bucket, name, source.content, fields or source.fields)
 
     def listing(
         self,
@@ -390,7 +287,6 @@ class Store:
         end: str = "",
         token: str = "",
         limit: int = MAX_PAGE,
-        folders_as_items: bool = False,
         age: float = 0.0,
     ) -> Page:
         """Lists names in order.
@@ -401,7 +297,6 @@ class Store:
           end: last name, exclusive; "" for none.
           token: of the page before.
           limit: items and prefixes on the page at most.
-          folders_as_items: names that end in their first delimiter are items too.
           age: lists what was there that long ago [s].
         """
         limit = min(limit, MAX_PAGE)
@@ -424,8 +319,6 @@ class Store:
                     here, index = name + "\0", index + 1
                     continue
                 prefixes.append(name[: cut + len(delimiter)])
-                if folders_as_items and name == prefixes[-1]:
-                    items.append(found.objects[name])
                 here = _after(prefixes[-1])
                 index = bisect.bisect_left(found.names, here)
         return Page(items, prefixes, None)
@@ -443,7 +336,6 @@ class Store:
         name: str,
         content: Content,
         fields: Mapping[str, object],
-        components: int | None = None,
     ) -> Object:
         """Writes a new generation; the lock is held."""
         now = self.clock()
@@ -454,7 +346,7 @@ class Store:
             bisect.insort(found.names, name)
         found.past.append((now, name, found.objects.get(name)))
         fields = settable(fields)
-        made = Object(bucket, name, content, self._generation, 1, now, now, fields, components)
+        made = Object(bucket, name, content, self._generation, 1, now, now, fields)
         found.objects[name] = made
         return made
 
@@ -479,11 +371,6 @@ def number(query: Mapping[str, str], name: str) -> int | None:
         return int(value)
     except ValueError:
         raise Refused(400, "invalid", f"Invalid long value: '{value}' for {name}.") from None
-
-
-def _merged(old: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
-    both = {**old, **changes}
-    return {key: value for key, value in both.items() if value is not None}
 
 
 def _check_name(name: str) -> None:

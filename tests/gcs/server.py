@@ -163,7 +163,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._count(None)
             self.close_connection = True
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve
 
     def _answer(self) -> None:
         """Answers a request to the API, as well or as badly as the rules say."""

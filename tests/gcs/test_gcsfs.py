@@ -3,7 +3,6 @@
 import random
 import threading
 
-import fsspec.asyn
 import pytest
 from gcsfs.core import GCSFileSystem  # The package's own name asks for bucket types by gRPC.
 
@@ -45,32 +44,6 @@ def test_large_file_is_there_once_closed(gcs: GCS, files: GCSFileSystem):
     assert requests["start"]["requests"] == 1
     assert requests["chunk"]["bytes_in"] == LARGE
     assert requests["media"]["bytes_out"] < 2 * LARGE
-
-
-def test_discarded_file_never_was(gcs: GCS, files: GCSFileSystem):
-    file = files.open("testing/x", "wb")
-    file.write(bytes(6 << 20))
-    file.flush(force=False)
-    file.discard()
-    assert not files.exists("testing/x")
-    assert gcs.requests()["cancel"]["status_499"] == 1
-
-
-def test_copy_move_and_remove(gcs: GCS, files: GCSFileSystem):
-    for name in ("x", "y/1", "y/2"):
-        files.pipe_file(f"testing/{name}", name.encode())
-    files.cp_file("testing/x", "testing/copy")
-    files.mv("testing/x", "testing/moved")
-    files.rm("testing/y", recursive=True)
-    assert files.find("testing") == ["testing/copy", "testing/moved"]
-    assert files.cat_file("testing/moved") == files.cat_file("testing/copy") == b"x"
-    assert gcs.requests()["move"]["status_200"] == 1
-    files.pipe_file("testing/z", b"z")
-    names = ["testing/z", "testing/none"]
-    deleted, missing = fsspec.asyn.sync(files.loop, files._rm_files, names)
-    assert deleted == "testing/z"
-    assert "No such object" in str(missing)
-    assert not files.exists("testing/z")
 
 
 def test_of_twelve_creators_one_wins(gcs: GCS, files: GCSFileSystem):
@@ -127,11 +100,3 @@ def test_lost_reply_to_a_creation_looks_like_a_lost_race(gcs: GCS, files: GCSFil
     with pytest.raises(FileExistsError):
         files.pipe_file("testing/x", b"data", mode="create")
     assert files.cat_file("testing/x") == b"data"
-
-
-def test_metadata_of_its_own(files: GCSFileSystem):
-    files.pipe_file("testing/x", b"data", metadata={"a": "1"})
-    files.setxattrs("testing/x", b="2")
-    assert files.info("testing/x")["metadata"] == {"a": "1", "b": "2"}
-    files.merge("testing/twice", ["testing/x", "testing/x"])
-    assert files.cat_file("testing/twice") == b"datadata"

@@ -62,7 +62,7 @@ class Api:
             if self.read_only and verb not in ("media", "metadata", "list", "bucket"):
                 return _error(403, "AccessDenied", "Access Denied")
             self._check_content(request)
-            if not any(found.name == bucket for found in self._store.buckets()):
+            if not self._store.has_bucket(bucket):
                 return _error(404, "NoSuchBucket", "The specified bucket does not exist")
             return handler(request, bucket, key)
         except _Error as refused:
