@@ -26,7 +26,7 @@ def _steps(page: str) -> list[int]:
     return [int(step) for step in re.findall(r">step (\d+)</text>", page)[1::2]]
 
 
-@pytest.mark.slow
+@pytest.mark.night  # A server, a run and a training made again: minutes on a busy machine.
 def test_a_running_training_is_seen_and_then_the_same_page_finished(served: Served):
     words = [
         "train", SMALLEST, "name=seen", "intermediary=null", "stage1.total_steps=200",
