@@ -1,7 +1,7 @@
 """Losses of the single examples of an update, which tell the broken ones from the others."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
 import jax
@@ -40,7 +40,7 @@ def losses_of_rows(
     step: int,
     *,
     deterministic: bool = True,
-) -> Iterator[Progress | RowLoss]:
+) -> Generator[Progress | RowLoss, None, None]:
     """Trains a stage again up to an update, and yields the loss of each of its examples before it.
 
     Losses are those of the update's budget, without dropout and label smoothing. The arguments are

@@ -49,7 +49,9 @@ class Samples:
 
     def observe(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields the answer to each record, in the first process; as a `ParamsObserver`."""
-        if self._has_failed or (whole := gather_whole_weights(self._lora, params, {})) is None:
+        # All processes gather, also after a failure, of which only the first one knows.
+        whole = gather_whole_weights(self._lora, params, {})
+        if whole is None or self._has_failed:
             return
         try:
             loaded = Loaded.of(self._model, unflatten_params(whole), self._tokenizer)

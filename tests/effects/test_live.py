@@ -26,11 +26,11 @@ def _steps(page: str) -> list[int]:
     return [int(step) for step in re.findall(r">step (\d+)</text>", page)[1::2]]
 
 
-@pytest.mark.slow
+@pytest.mark.night  # A server, a run and a training made again: minutes on a busy machine.
 def test_a_running_training_is_seen_and_then_the_same_page_finished(served: Served):
     words = [
-        "train", SMALLEST, "name=seen", "intermediary=null", "stage1.total_steps=400",
-        "stage1.sample_steps=100", "stage1.save_steps=400",
+        "train", SMALLEST, "name=seen", "intermediary=null", "stage1.total_steps=200",
+        "stage1.sample_steps=40", "stage1.save_steps=200",
     ]  # fmt: skip
     log = served.store / "seen.log"
     with log.open("w") as printed:
@@ -54,8 +54,8 @@ def test_a_running_training_is_seen_and_then_the_same_page_finished(served: Serv
 
         page = wait_for(seen, _WITHIN, log.read_text)
         assert all(title in page for title in _TITLES)
-        assert 1 < max(_steps(page)) < 400
-        assert "step 100, 256 tokens" in page
+        assert 1 < max(_steps(page)) < 200
+        assert "step 40, 256 tokens" in page
         run = link(training, "results", "run seen")
         of_run = served.page(run)
         assert _REFRESH in of_run
@@ -67,8 +67,8 @@ def test_a_running_training_is_seen_and_then_the_same_page_finished(served: Serv
     page = served.page(training)
     assert _REFRESH not in page
     assert all(title in page for title in _TITLES)
-    assert {*_steps(page)} == {400}
-    assert "step 400, 256 tokens" in page
+    assert {*_steps(page)} == {200}
+    assert "step 200, 256 tokens" in page
     of_run = served.page(run)
     assert _REFRESH not in of_run
     assert training in of_run

@@ -7,6 +7,7 @@ import pytest
 
 from infra.store import gc
 from infra.store.manifest import Recipe
+from infra.store.scratch import Scratch
 from infra.store.store import Store
 from tests.gcs.server import GCS
 
@@ -78,6 +79,19 @@ def test_its_own_machine_needs_no_copy(machine: Callable[[str], Store], server: 
     with machine("a").lock(KEY) as second:
         assert (second.path / "log").read_text() == "and more"
     assert server.requests()["media"]["bytes_out"] < 2000
+
+
+def test_others_read_progress_here_or_its_copy(machine: Callable[[str], Store]):
+    def read(name: str) -> bytes:
+        return Scratch(machine(name).files, KEY, "reader").read("log")
+
+    with pytest.raises(FileNotFoundError):
+        read("a")
+    with machine("a").lock(KEY) as first:
+        (first.path / "log").write_text("saved")
+        first.save()
+        (first.path / "log").write_text("newer")
+        assert (read("a"), read("b")) == (b"newer", b"saved")
 
 
 def test_a_copy_that_is_half_there_is_none(machine: Callable[[str], Store], server: GCS):

@@ -85,8 +85,9 @@ def test_the_first_held_out_records_are_answered_as_an_evaluation_answers_them(
     found = rows(trained / "out" / SAMPLES)
     assert [step for step, _ in itertools.groupby(found, lambda row: row["step"])] == [2, 4, 5]
     assert len(found) == 12
+    out = {64: str(tmp_path)}
     config = DecodeConfig(batch_size=4, text_len=TRAIN.text_len)
-    list(predict(str(trained / "out"), data=given["held_out"], config=config, out={64: tmp_path}))
+    list(predict(str(trained / "out"), data=given["held_out"], config=config, out=out))
     answers = [(row["id"], row["prediction"]) for row in read_predictions(tmp_path)]
     assert [(row["id"], row["prediction"]) for row in found[-4:]] == answers[:4]
     assert {row["budget"] for row in found} == {64}
