@@ -15,12 +15,16 @@ from tests.processes import end_family
 class Kernel:
     """A kernel of its own process, as a notebook has.
 
-    Args:
+    Attributes:
       folder: the notebook's folder.
+
+    Args:
+      folder: the same.
       store: the store that its functions take.
     """
 
     def __init__(self, folder: Path, store: Path) -> None:
+        self.folder = folder
         self._manager = KernelManager(kernel_name="python3")
         # As a notebook's server starts it: Jupyter sets the backend in the kernel, not the test.
         env = environment(store) | {"PARCEL_KEY": os.environ["PARCEL_KEY"]}

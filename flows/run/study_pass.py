@@ -221,7 +221,8 @@ def _run_record_headline(results: Artifact) -> dict[str, Any]:
 
 
 def _describe_request() -> str:
-    """Returns the command as it was typed; for a run from a form, its values as JSON."""
+    """Returns the command as it was typed; for a run from a form, what it was filled with."""
     if deployment.id:
-        return json.dumps(flow_run.parameters, default=str, sort_keys=True)
+        filled = {name: value for name, value in flow_run.parameters.items() if value}
+        return json.dumps(filled, default=str, sort_keys=True)
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

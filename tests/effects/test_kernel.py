@@ -45,6 +45,7 @@ print(json.dumps({
     "handler": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
     "rows": len(table.to_pandas()),
     "mine": mine,
+    "figure": [*get_ipython().display_formatter.format(table.plot("curves"))[0]],
 }))
 """
 
@@ -68,7 +69,13 @@ def test_a_new_study_becomes_a_table_in_a_kernel(kernel: Kernel, store: Path):
         "handler": True,
         "rows": 2,
         "mine": 7,
+        "figure": ["text/plain", "image/png"],
     }
+    kernel.run("table.plot('scores').save('scores.pdf')")
+    assert (kernel.folder / "scores.pdf").read_bytes().startswith(b"%PDF")
+    printed, error = kernel.finish(kernel.start("table.plot('losses')"))
+    assert error == "ConfigError"
+    assert "--figure must be one of scores, pareto, retention, curves" in printed
     kinds = {found.manifest.kind for found in Store(store).artifacts()}
     assert {"dataset", "checkpoint", "predictions", "scores", "results"} <= kinds
     # Again, from a cell of asynchronous code and from a thread: all is reused.

@@ -113,7 +113,7 @@ def test_a_click_on_a_head_sorts_by_number_and_the_link_keeps_it(page: Page, add
 
 
 def test_a_search_and_hidden_columns_are_in_the_link(page: Page, address: str):
-    is_hidden = "document.querySelector('table.data').rows[1].cells[9].hidden"
+    is_hidden = "document.querySelector('table.data').rows[1].cells[8].hidden"
     open_anew(page, f"{address}/runs")
     assert not page.evaluate(is_hidden)
     page.evaluate("document.querySelector('.tools input[type=search]').focus()")
