@@ -11,6 +11,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from flows.lineage.certificate.envelope import make_key
 from flows.lineage.training_order import batch_config, data_of_training
 from infra.store.store import Store
 from model.data.loader import samples_of_step
@@ -37,7 +38,9 @@ def seed(finished: Finished) -> str:
 @pytest.fixture(scope="module")
 def released(finished: Finished, seed: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("released") / "parcel-chartqa"
-    words = f"{CELL}/{seed}", "--out", str(out), "--license", "gemma"
+    make_key(out.with_name("key.pem"))
+    key = "--key", str(out.with_name("key.pem"))
+    words = f"{CELL}/{seed}", "--out", str(out), "--license", "gemma", *key
     done = parcel(finished.store, "release", *words)
     assert done.returncode == 0, done.stderr
     return out
@@ -50,6 +53,16 @@ def _checkpoint(store: Store, seed: str) -> str:
         if artifact.manifest.name == f"evaluate parcel chartqa:test_human seed={seed} budget=16"
     }
     return key
+
+
+def test_the_certificate_beside_the_weights_holds_as_the_card_says(released: Path):
+    command = re.search(
+        r"parcel (verify \S+ --public-key \S+)", (released / "README.md").read_text()
+    )
+    assert command
+    done = parcel(released / "none", *command[1].split(), cwd=released)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "consistent  passed" in done.stdout
 
 
 def test_the_card_says_what_the_records_say(finished: Finished, seed: str, released: Path):

@@ -26,7 +26,7 @@ from flows.study.study import StudyConfig
 from flows.sweep.form_values import study_of_form
 from infra.errors import ConfigError
 from infra.store import gc
-from infra.store.records import RecordError, run_records
+from infra.store.records import RecordError, beginning_sha256, run_records
 from infra.store.redact import redact
 from infra.store.store import Store
 from tests.gcs.server import GCS
@@ -105,6 +105,29 @@ def test_a_record_says_from_the_beginning_what_was_asked_for_and_what_is_new_in_
     assert record["tags"] == ["night"]
     assert record["note"].startswith("for the talk, ")
     assert "hunter2" not in record["note"]
+
+
+def test_records_of_a_name_form_a_chain_from_what_each_promised(tmp_path: Path):
+    store = Store(tmp_path)
+    config = {"name": "toy", "num_seeds": 3}
+    for run, name in (("first", "toy"), ("other", "another"), ("second", "toy")):
+        named, promised = {**config, "name": name}, {"plan": {"seeds": [1, 2]}}
+        earlier = close_dead_records(store)
+        begin_run_record(
+            store, named, run, artifacts=[], given="", promised=promised, earlier=earlier
+        )
+        end_run_record(store, named, run, results=None, artifacts=[], failed=[])
+    records = run_records(store.files)
+    assert records["toy-first"]["previous"] is None
+    sha256 = beginning_sha256(records["toy-first"])
+    assert records["toy-second"]["previous"] == {"run": "toy-first", "sha256": sha256}
+    # A sweep promises more on its way; that another table came out changes nothing of the digest.
+    wider = {"plan": {"seeds": [1, 2, 3]}}
+    begin_run_record(store, config, "first", artifacts=[], given="", promised=wider)
+    record = run_records(store.files)["toy-first"]
+    assert [promise["plan"]["seeds"] for promise in record["promised"]] == [[1, 2], [1, 2, 3]]
+    assert beginning_sha256(record) == sha256
+    assert beginning_sha256({**record, "promised": record["promised"][1:]}) != sha256
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def test_the_page_says_what_was_asked_for_and_what_is_not_as_in_the_run_before(s
     assert "With holes, finished" in shown
     assert f"night for the talk Asked for by {getpass.getuser()}, parcel run rich.yaml" in shown
     assert "Not as in the run before: stage1.peak_lr None → 0.002" in shown
+    assert "parcel certify rich-later --key FILE" in shown
 
 
 def test_many_cells_are_on_several_pages_and_each_benchmark_on_one(store: Store):
