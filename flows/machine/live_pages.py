@@ -8,24 +8,12 @@ from starlette.applications import Starlette
 
 from flows.pages import app
 from flows.pages.overview import EndedRun, ServerFacts, continuing_form
-from infra.prefect.server import Sidecar
-from infra.store.store import Store
 
 _ASK_EVERY = 5.0
 """Age from which the facts are read again, at the next request [s]."""
 _LOAD = 5.0
 """Least age from which they are read again, in times that the last reading took: what a schedule
 would run is found by looking all its steps up."""
-
-
-def sidecar_of(store: Store) -> Sidecar:
-    """Returns the names of the functions that make a server's pages and check its forms."""
-    return Sidecar(
-        function="flows.machine.live_pages:server_pages",
-        argument=store.uri,
-        check="flows.sweep.form_values:served_form_problem",
-        forms="flows.",
-    )
 
 
 def server_pages(uri: str) -> Starlette:

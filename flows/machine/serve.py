@@ -15,7 +15,7 @@ import httpx
 import psutil
 
 from flows.config.server_limits import limit_variables, save_limits
-from flows.machine.live_pages import sidecar_of
+from flows.machine.start import sidecar_of
 from infra.errors import ConfigError
 from infra.prefect.server import auth_file, is_loopback, running, server_of, serving_alone
 from infra.prefect.server_log import log_file

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 
 from infra.errors import one_line
+from infra.prefect.server import Sidecar, reporting, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import wait_if_stopping
 from infra.progress import wait_line
@@ -50,6 +51,21 @@ class RunStart(NamedTuple):
     parameters: dict[str, Any]
 
 
+def sidecar_of(store: Store) -> Sidecar:
+    """Returns the names of the functions that make a server's pages and check its forms."""
+    return Sidecar(
+        function="flows.machine.live_pages:server_pages",
+        argument=store.uri,
+        check="flows.sweep.form_values:served_form_problem",
+        forms="flows.",
+    )
+
+
+def _import_pages() -> None:
+    """Imports, of what a run needs later, what does not need Prefect: half of it."""
+    import flows.pages.lineage_page  # noqa: F401
+
+
 def keep_server(store: Store) -> None:
     """Has the store's server run until this process ends, unless there is one to report to.
 
@@ -58,9 +74,6 @@ def keep_server(store: Store) -> None:
     """
     apply(store.state)
     with wait_line("starting Prefect"):
-        from flows.machine.live_pages import sidecar_of
-        from infra.prefect.server import server_of
-
         if not os.environ.get("PREFECT_API_URL"):
             _servers.enter_context(server_of(store.state, sidecar=sidecar_of(store)))
 
@@ -144,10 +157,9 @@ def run_in_terminal(start: Callable[[], RunStart], store: Store) -> int:
     print("starting Prefect …", flush=True)
     with contextlib.ExitStack() as server:
         with wait_line("starting Prefect"):
-            from flows.machine.live_pages import sidecar_of
-            from infra.prefect.server import reporting
-
-            ui, outlives_run = server.enter_context(reporting(store.state, sidecar_of(store)))
+            ui, outlives_run = server.enter_context(
+                reporting(store.state, sidecar_of(store), _import_pages)
+            )
         print(f"UI: {ui.link()}", flush=True)
         ui = ui if outlives_run else None
         with wait_line("loading the steps"):
@@ -215,10 +227,8 @@ def settle_earlier_runs(store: Store) -> None:
     if not has_unsettled(store):
         return
     apply(store.state)
-    from flows.machine.live_pages import sidecar_of
     from infra.prefect.best_effort import best_effort
     from infra.prefect.rows import settle_ended
-    from infra.prefect.server import reporting
 
     with reporting(store.state, sidecar_of(store)):
         for line in best_effort(settle_ended, store) or ():

@@ -131,7 +131,8 @@ class PageQueue:
         """Publishes pages in one request; returns False if the server takes none of them so."""
         if self._takes_together:
             try:
-                client.request("POST", TOGETHER, json=[self._page_fields(page) for page in pages])
+                fields = [self._page_fields(page) for page in pages]
+                client.request("POST", TOGETHER, json=fields)  # pyright: ignore[reportArgumentType]
             except PrefectHTTPStatusError:
                 self._takes_together = False
         return self._takes_together

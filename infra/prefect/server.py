@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -201,6 +201,7 @@ def server_of(
     port: int | None = None,
     auth: str | None = None,
     sidecar: Sidecar | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Iterator[ServerNote]:
     """Yields the store's server, starting one if there is none, and makes Prefect's client use it.
 
@@ -213,6 +214,7 @@ def server_of(
       auth: auth string that clients must send, "name:password"; None takes that of
         `PREFECT_SERVER_API_AUTH_STRING`, or else one that is drawn once for the store.
       sidecar: additions to a server that is started here.
+      meanwhile: work for this process while such a server starts, which takes seconds.
 
     Raises:
       ConfigError: if the store's server has other options, or is another user's; or if it can have
@@ -250,7 +252,7 @@ def server_of(
             else:
                 auth = auth or os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
                 note = _start_store_server(
-                    store, host, port or 0, auth or _read_or_draw_auth(store), sidecar
+                    store, host, port or 0, auth or _read_or_draw_auth(store), sidecar, meanwhile
                 )
                 threading.Thread(
                     target=_keep_running, args=(store, host, note, held, sidecar), daemon=True
@@ -290,7 +292,9 @@ def serving_alone(store: Path, note: ServerNote) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reporting(store: Path, sidecar: Sidecar | None = None) -> Iterator[tuple[UI, bool]]:
+def reporting(
+    store: Path, sidecar: Sidecar | None = None, meanwhile: Callable[[], None] | None = None
+) -> Iterator[tuple[UI, bool]]:
     """Yields the UI with a command's runs, and whether it outlives the command.
 
     Runs report to the server that the user named in `PREFECT_API_URL`, else to the store's.
@@ -298,6 +302,7 @@ def reporting(store: Path, sidecar: Sidecar | None = None) -> Iterator[tuple[UI,
     Args:
       store: the store's folder.
       sidecar: as in `server_of`.
+      meanwhile: as in `server_of`.
 
     Raises:
       ConfigError: if the server that the user named does not answer.
@@ -314,7 +319,7 @@ def reporting(store: Path, sidecar: Sidecar | None = None) -> Iterator[tuple[UI,
         yield (note.ui if note else UI(ui_of(named))), True
         return
     stays = running(store) is not None
-    with server_of(store, sidecar=sidecar) as note:
+    with server_of(store, sidecar=sidecar, meanwhile=meanwhile) as note:
         yield note.ui, stays
 
 
@@ -398,12 +403,17 @@ class _EndedBySignalError(RuntimeError):
 
 
 def _start_store_server(
-    store: Path, host: str, port: int, auth: str, sidecar: Sidecar | None
+    store: Path,
+    host: str,
+    port: int,
+    auth: str,
+    sidecar: Sidecar | None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> ServerNote:
     for _ in range(_MAX_STARTS - 1):
         with contextlib.suppress(_EndedBySignalError):
-            return _start_once(store, host, port, auth, sidecar)
-    return _start_once(store, host, port, auth, sidecar)
+            return _start_once(store, host, port, auth, sidecar, meanwhile)
+    return _start_once(store, host, port, auth, sidecar, meanwhile)
 
 
 def _check_place(host: str, port: int) -> None:
@@ -445,7 +455,12 @@ def _server_environment(store: Path, auth: str) -> dict[str, str]:
 
 
 def _start_once(
-    store: Path, host: str, port: int, auth: str, sidecar: Sidecar | None
+    store: Path,
+    host: str,
+    port: int,
+    auth: str,
+    sidecar: Sidecar | None,
+    meanwhile: Callable[[], None] | None,
 ) -> ServerNote:
     _check_place(host, port)
     if put_aside := put_damaged_database_aside(store):
@@ -461,6 +476,8 @@ def _start_once(
             stderr=words,
             start_new_session=True,
         )
+    if meanwhile is not None:
+        meanwhile()
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline:
         if server.poll() is not None:

@@ -276,7 +276,7 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
     opened = open_existing_store(store)
     apply_prefect(opened)
-    from flows.machine.live_pages import sidecar_of
+    from flows.machine.start import sidecar_of
     from infra.prefect.server import reporting
 
     with reporting(opened.state, sidecar_of(opened)):

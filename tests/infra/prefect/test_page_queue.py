@@ -69,7 +69,9 @@ def test_pages_that_wait_share_a_request_where_the_server_takes_them_so(
     of_run = {"flow_runs": {"id": {"any_": [run]}}}
     with get_client(sync_client=True) as client:
         found = client.request("POST", "/artifacts/filter", json=of_run).json()
-        newest = client.request("GET", "/artifacts/lineage-39/latest").json()
+        newest = client.request(
+            "GET", "/artifacts/{key}/latest", path_params={"key": "lineage-39"}
+        ).json()
     assert {page["key"]: page["data"] for page in found} == wanted
     assert newest["data"] == "# 39"
     assert len({page["id"] for page in found}) == len(found) == 40
