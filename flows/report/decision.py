@@ -165,8 +165,8 @@ def decision_bound(num_seeds: int, error: float) -> float:
     ```
     (1 + n g)^(-1/2) · ((1 + t²/(n-1)) / (1 + t²/((n-1) (1 + n g))))^(n/2)        g = SCALE
     ```
-    Without an effect the ratio is a martingale in n with mean 1, so its chance of ever reaching c is
-    at most 1 / c (Ville's inequality). The bound is the |t| at which the ratio is c = 1 / error.
+    Without an effect the ratio is a martingale in n with mean 1, so its chance of ever reaching c
+    is at most 1 / c (Ville's inequality). The bound is the |t| at which the ratio is c = 1 / error.
 
     Source: Wang and Ramdas, arXiv:2310.03722, after Lai, Annals of Statistics 4(2), 1976: the
     variance is mixed over the right Haar measure, the effect over a normal distribution.

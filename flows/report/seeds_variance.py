@@ -16,7 +16,6 @@ keeps its own.)
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np

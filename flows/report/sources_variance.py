@@ -187,13 +187,12 @@ def _linked_spread(
 
 def _draws_share(clusters: Int[np.ndarray, " S"]) -> float:
     """Returns the factor from squares over the draws to the variance of their mean."""
-    # The mean is over S seeds, of which draw d has n_d, a share w_d. If the seeds of a draw answer
-    # independently, the squares of D draws are S sum(1 / n_d) - D times the variance of the mean;
-    # if they answer alike, (D - 2) / sum(w²) + D times. Both are D (D - 1) for draws of one size.
-    # The larger number takes less off the sources' part.
+    # The squares of D draws of one size are D (D - 1) times the variance of their mean. How much it
+    # is for draws with unlike numbers of seeds depends on how alike these answer, which is not
+    # known: then nothing is taken off the sources' part.
     counts = np.bincount(clusters)
-    total, num, alike = counts.sum(), len(counts), float(((counts / counts.sum()) ** 2).sum())
-    return 1 / max(total * float((1 / counts).sum()) - num, (num - 2) / alike + num)
+    num = len(counts)
+    return 1 / (num * (num - 1)) if (counts == counts[0]).all() else 0.0
 
 
 def mean_over_clusters(

@@ -75,7 +75,7 @@ def of_seeds(variance: float, name: str = "a", freedom: int = 2) -> SeedSpread:
 
 @pytest.mark.parametrize("variance", [0.5, 3.0, 40.0])
 def test_a_training_alone_is_bayes_rule_over_ratio_and_answers(variance: float):
-    """By a plain sum over two grids: of ratio, half-Cauchy in its root, and of the answers' variance."""
+    """By a plain sum over two grids: of half-Cauchy seeds, and of the answers' variance."""
     (found,) = seeds_variances([of_seeds(variance)])
     quantiles = (np.arange(4000) + 0.5) / 4000
     ratio = 1 + 150 * (PRIOR_SEEDS * np.tan(np.pi / 2 * quantiles)) ** 2
