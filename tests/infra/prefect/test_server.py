@@ -308,7 +308,7 @@ def test_other_options_than_the_running_servers_are_refused(served_store: Path):
             server_of(served_store, **options),
         ):
             pass
-    with server_of(served_store) as note:
+    with server_of(served_store, meanwhile=lambda: pytest.fail("it runs already")) as note:
         assert note.auth == "me:secret"
 
 
@@ -365,7 +365,9 @@ from infra.prefect.settings import apply
 from infra.prefect.server import server_of
 store = Path(sys.argv[1])
 apply(store)
-with server_of(store) as note:
+called = []
+with server_of(store, meanwhile=lambda: called.append("prefect" in sys.modules)) as note:
+    assert called == [False]
     from prefect.client.orchestration import get_client
     from prefect.settings import get_current_settings
     with get_client(sync_client=True) as client:
