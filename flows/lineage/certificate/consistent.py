@@ -73,6 +73,7 @@ class _Certified:
         self._metrics = {score.config["metric"] for score in self._scores.values()}
         self._runs = typed(list[dict[str, Any]], predicate["runs"])
         self._run = next(r for r in self._runs if r["run"] == predicate["suite"]["version"])
+        self._decoders: dict[str, Any] = {}
         self._splits = {
             key: json.loads(unpack(text))
             for key, text in predicate.get("items", {}).get("splits", {}).items()
@@ -98,7 +99,9 @@ class _Certified:
         if missing := len(self._missing_cells()):
             detail += f"; {missing:,} planned ones are missing, as the table shows"
         if (promises := len(self._run.get("promised", ()))) != 1:
-            detail += f"; its run promised {promises} times"
+            # A sweep promises more seeds on its way.
+            text = f"promised in {promises} steps" if promises else "its run promised nothing"
+            detail += f"; {text}"
         return level_of(CONSISTENT, problems or [*self._table_problems()], detail)
 
     def _put_items(self) -> None:
@@ -190,10 +193,7 @@ class _Certified:
         score, decoder = self._scores[role], {}
         rows = [*read_predictions(self._folder(score.inputs["predictions"].key))]
         if "mask_codec" in score.inputs:
-            from model.masks.codec import MaskCodec  # Which imports JAX; few metrics read masks.
-
-            codec = MaskCodec.load(self._folder(score.inputs["mask_codec"].key) / files.MASK_CODEC)
-            decoder = {"decode_mask": codec.decode}
+            decoder = {"decode_mask": self._mask_decoder(score.inputs["mask_codec"].key)}
         # The metric is that of this program; the certificate gives answers and references alone.
         scorer = Scorer(score.config["metric"])
         for row, record in zip(rows, self._splits[score.inputs["data"].key], strict=True):
@@ -225,6 +225,14 @@ class _Certified:
             is_ours = code_digest("results", self._results.config) == self._results.code
             version = "" if is_ours else "; another version made it, which its harness names"
             yield f"{difference} when computed again{version}"
+
+    def _mask_decoder(self, codec: str) -> Any:
+        if codec not in self._decoders:  # It is compiled when it is first used.
+            from model.masks.codec import MaskCodec  # Which imports JAX; few metrics read masks.
+
+            loaded = MaskCodec.load(self._folder(codec) / files.MASK_CODEC)
+            self._decoders[codec] = loaded.decode
+        return self._decoders[codec]
 
     @property
     def _tolerance(self) -> float:
