@@ -19,6 +19,7 @@ from flows.pages.history_drawing import UsageIndex
 from flows.pages.item_scores import Reader
 from flows.pages.run_results import study_of
 from flows.report.cells import Plan
+from flows.report.plot import COLORS
 from infra.prefect.server import PAGES
 from infra.store.store import Store
 from model.masks.codec import MaskCodec, init_params
