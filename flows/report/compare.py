@@ -85,7 +85,9 @@ def _method_differences(
     """Yields the differences between the cells of a benchmark that are compared."""
     pretraining_of = plan.pretraining_of
     scored = {(c.method, c.budget) for c in section.cells if c.scores}
-    for pair in _comparison_pairs(plan, scored):
+    # A section beside logs has methods of other systems, too, which no plan has.
+    full = section.reference, section.full_budget
+    for pair in _comparison_pairs(section.methods, section.budgets, full, scored):
         cells = section.cell(*pair[:2]), section.cell(*pair[2:])
         row, less, seeds = shared_rows(*cells, rows)
         if seeds:
@@ -109,14 +111,21 @@ def shared_rows(
 def planned_pairs(plan: Plan) -> list[Pair]:
     """Returns the pairs that are compared on each benchmark once every planned cell has scores."""
     planned = {(m, b) for m in plan.methods for b in plan.budgets if plan.runs(m, b)}
-    return [*_comparison_pairs(plan, planned)]
+    return [*_comparison_pairs(plan.methods, plan.budgets, (plan.reference, plan.full), planned)]
 
 
-def _comparison_pairs(plan: Plan, scored: Set[tuple[str, int]]) -> Iterator[Pair]:
+def _comparison_pairs(
+    methods: Sequence[str],
+    budgets: Sequence[int],
+    full: tuple[str, int],
+    scored: Set[tuple[str, int]],
+) -> Iterator[Pair]:
     """Yields the pairs that are compared on a benchmark.
 
     Args:
-      plan: the plan of the benchmark's view.
+      methods: methods of the benchmark, in their order.
+      budgets: budgets of the benchmark.
+      full: the reference and its budget.
       scored: method and budget of each cell with a score.
     """
     # Methods vanilla, m3, parcel, of which vanilla has 256 tokens alone, and budgets 64 and 256:
@@ -125,19 +134,18 @@ def _comparison_pairs(plan: Plan, scored: Set[tuple[str, int]]) -> Iterator[Pair
     #                            parcel@64 - m3@64, parcel@256 - m3@256
     #   a method's budgets       m3@64 - m3@256, parcel@64 - parcel@256
     #   with the reference's     m3@64 - vanilla@256, parcel@64 - vanilla@256
-    for other, method in itertools.combinations(plan.methods, 2):
-        for budget in plan.budgets:
+    for other, method in itertools.combinations(methods, 2):
+        for budget in budgets:
             if {(method, budget), (other, budget)} <= scored:
                 yield method, budget, other, budget
     largest = {method: budget for method, budget in sorted(scored, key=lambda one: one[1])}
-    full = (plan.reference, plan.full)
-    for method in plan.methods:
-        for budget in plan.budgets:
+    for method in methods:
+        for budget in budgets:
             if (method, budget) not in scored:
                 continue
             if budget != largest[method]:
                 yield method, budget, method, largest[method]
-            if method != plan.reference and budget != full[1] and full in scored:
+            if method != full[0] and budget != full[1] and full in scored:
                 yield method, budget, *full
 
 
