@@ -107,7 +107,7 @@ def verify_certificate(
     if store is None:
         levels.append(Level(name=TRACED, state="not checked", detail=why))
     else:
-        levels.append(check_traced(predicate, store))
+        levels.append(check_traced(predicate, store, with_table=levels[1].state == "not checked"))
         if levels[-1].state == "failed":
             why = f"the store is not the one behind the table, see {TRACED}"
     if store is None or why:
