@@ -48,6 +48,9 @@ PREDICATE_TYPE = "urn:parcel-pipeline:certified-table:v1"
 TABLE = "results.json"
 """The file of a results artifact that a statement holds."""
 
+_MAX_BYTES = 2**30
+"""The longest that a file of items may be [bytes]."""
+
 _LISTED = ("run", "name", "flow_run_id", "began", "finished", "promised", "previous", "results")
 """Fields of a run's record that a statement holds. Its command, config and host are not among
 them."""
@@ -148,12 +151,16 @@ def unpack(text: str) -> bytes:
     """Returns the bytes that `pack` was given.
 
     Raises:
-      ValueError: if it is no such text.
+      ValueError: if it is no such text, or stands for more bytes than a benchmark's answers take.
     """
+    inflater = zlib.decompressobj()
     try:
-        return zlib.decompress(base64.b64decode(text, validate=True))
+        data = inflater.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
     except zlib.error as error:
         raise ValueError(f"its items are damaged: {error}") from None
+    if not inflater.eof:  # A few kilobytes can stand for more than a memory holds.
+        raise ValueError(f"its items end early, or one has more than {_MAX_BYTES:,} bytes")
+    return data
 
 
 def _collect_items(results: Artifact, history: Mapping[str, Artifact]) -> dict[str, Any]:

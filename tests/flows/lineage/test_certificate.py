@@ -366,6 +366,19 @@ def test_references_that_are_not_those_of_the_data_are_not_traced(
     assert (name, "fields.lang is 'other'" in detail) == ("traced", True), detail
 
 
+def test_items_of_more_bytes_than_any_are_refused(monkeypatch: pytest.MonkeyPatch):
+    assert unpack(pack(b" " * 900)) == b" " * 900
+    monkeypatch.setattr("flows.lineage.certificate.statement._MAX_BYTES", 899)
+    with pytest.raises(ValueError, match="more than 899 bytes"):
+        unpack(pack(b" " * 900))
+
+
+def test_what_a_stranger_wrote_is_no_command_to_a_terminal(statement: dict[str, Any], key: Path):
+    forged = copy.deepcopy(statement)
+    forged["predicate"]["suite"]["name"] = "\x1b[2J"
+    assert "\x1b" not in "".join(verdict(forged, key).lines())
+
+
 def test_a_run_that_is_not_among_those_listed_is_a_fault_and_no_error(
     honest: Store, statement: dict[str, Any], key: Path
 ):
