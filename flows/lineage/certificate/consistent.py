@@ -7,6 +7,7 @@ runs ─▶ the promise of the table's run ─▶ the table's plan, metrics and 
 
 import dataclasses
 import datetime
+import itertools
 import json
 import math
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.lineage.certificate.level import CONSISTENT, Level, level_of
-from flows.lineage.certificate.statement import TABLE, unpack
+from flows.lineage.certificate.statement import TABLE, harness_of, registration_of, unpack
 from flows.lookup.promise import promise_of
 from flows.lookup.results import report_of, results_spec
 from flows.report.cells import CellKey
@@ -139,6 +140,14 @@ class _Certified:
         suite = self._predicate["suite"]["name"]
         if (self._run["results"], self._run["name"]) != (self._results.key, suite):
             yield f"the run {self._run['run']} is not that of this table"
+        of_record = {
+            "evaluatedAt": self._run["finished"],
+            "preRegistration": registration_of(self._run),
+            "harness": harness_of(self._results),
+        }
+        for field, value in of_record.items():
+            if self._predicate.get(field) != value:
+                yield f"{field} is not what the run's record and the table's manifest say"
         scored = {}
         for role, cell in self._cells.items():
             score = self._scores[role]
@@ -162,6 +171,11 @@ class _Certified:
         promised = {name: promised[name] for name in kept}
         if difference := first_difference(promised, kept, 0, "promise"):
             yield f"the table is not what was promised: {difference}"
+        # A sweep adds to what was promised; what was promised once is never taken back.
+        for earlier, later in itertools.pairwise(p["plan"] for p in self._run["promised"]):
+            for field in ("methods", "benchmarks", "budgets", "seeds"):
+                if lost := [str(each) for each in earlier[field] if each not in later[field]]:
+                    yield f"{field} {', '.join(lost)} were promised first, and not later"
         first = next(run["began"] for run in self._runs if "began" in run)
         began, made = map(datetime.datetime.fromisoformat, (first, self._results.started))
         # Starts of steps are noted in whole seconds.
@@ -218,13 +232,9 @@ class _Certified:
             }
             manifest = dataclasses.replace(self._manifests[key], files=digests)
             self._store.files.put(manifest_name(key), manifest.to_json().encode())
-        store = Store(self._store.uri)
-        report, _ = report_of(store, store.get(self._results.key), mixed=False)
-        now = json.loads(to_json(report))
-        if difference := first_difference(self._predicate["table"], now, self._tolerance, "table"):
-            is_ours = code_digest("results", self._results.config) == self._results.code
-            version = "" if is_ours else "; another version made it, which its harness names"
-            yield f"{difference} when computed again{version}"
+        store, key = Store(self._store.uri), self._results.key
+        if difference := table_difference(self._predicate["table"], store, key, self._tolerance):
+            yield difference
 
     def _mask_decoder(self, codec: str) -> Any:
         if codec not in self._decoders:  # It is compiled when it is first used.
@@ -257,6 +267,22 @@ class _Certified:
         folder = self._store.state / self._store.get_cached(key).folder
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def table_difference(
+    table: Mapping[str, Any], store: Store, key: str, tolerance: float = _TOLERANCE
+) -> str:
+    """Returns the first place where a table is not that of the scores in a store; "" if none."""
+    results = store.get(key)
+    report, _ = report_of(store, results, mixed=False)
+    now = json.loads(to_json(report))
+    is_ours = code_digest("results", results.manifest.config) == results.manifest.code
+    difference = first_difference(table, now, tolerance, "table")
+    if is_ours and not difference:  # Nothing may be left out of what the same code writes.
+        difference = first_difference(now, table, tolerance, "table")
+        return f"{difference}: the table leaves it out" if difference else ""
+    version = "" if is_ours else "; another version made it, which its harness names"
+    return f"{difference} when computed again{version}" if difference else ""
 
 
 def _identity_of(manifest: Manifest) -> str:

@@ -41,13 +41,15 @@ from model.data.parts import open_parts, records_by_id
 from model.eval.predictions_file import read_predictions
 from model.eval.scorer import fields_of
 from pipelines.hygiene.matches import MATCHES
-from pipelines.records.schema import Record
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:parcel-pipeline:certified-table:v1"
 
 TABLE = "results.json"
 """The file of a results artifact that a statement holds."""
+
+_MAX_BYTES = 2**30
+"""The longest that a file of items may be [bytes]."""
 
 _LISTED = ("run", "name", "flow_run_id", "began", "finished", "promised", "previous", "results")
 """Fields of a run's record that a statement holds. Its command, config and host are not among
@@ -74,14 +76,12 @@ def certify_run(store: Store, name: str, *, items: bool = True) -> dict[str, Any
         for visit in walk_lineage(view, results.key)
         if not visit.is_again
     }
-    tree = {"digest": {"sha256": results.manifest.source}} if results.manifest.source else {}
-    version = results.manifest.environment.get("git", {}).get("version", "")
     predicate = {
         "suite": {"name": record["name"], "version": record["run"]},
         "evaluatedAt": record["finished"],
         "assuranceLevel": "self_attested",
-        "preRegistration": {"alg": "sha256", "value": beginning_sha256(record)},
-        "harness": {"name": "parcel-pipeline", "version": version, **tree},
+        "preRegistration": registration_of(record),
+        "harness": harness_of(results.manifest),
         "table": json.loads((results.path / TABLE).read_text(encoding="utf-8")),
         "results": results.key,
         "manifests": {key: manifest_values(each.manifest) for key, each in history.items()},
@@ -105,6 +105,18 @@ def certify_run(store: Store, name: str, *, items: bool = True) -> dict[str, Any
         "predicateType": PREDICATE_TYPE,
         "predicate": predicate,
     }
+
+
+def registration_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the digest of what a run's record said when it began."""
+    return {"alg": "sha256", "value": beginning_sha256(record)}
+
+
+def harness_of(results: Manifest) -> dict[str, Any]:
+    """Returns the version and the source tree of what made a table."""
+    tree = {"digest": {"sha256": results.source}} if results.source else {}
+    version = results.environment.get("git", {}).get("version", "")
+    return {"name": "parcel-pipeline", "version": version, **tree}
 
 
 def manifest_values(manifest: Manifest) -> dict[str, Any]:
@@ -139,12 +151,16 @@ def unpack(text: str) -> bytes:
     """Returns the bytes that `pack` was given.
 
     Raises:
-      ValueError: if it is no such text.
+      ValueError: if it is no such text, or stands for more bytes than a benchmark's answers take.
     """
+    inflater = zlib.decompressobj()
     try:
-        return zlib.decompress(base64.b64decode(text, validate=True))
+        data = inflater.decompress(base64.b64decode(text, validate=True), _MAX_BYTES)
     except zlib.error as error:
         raise ValueError(f"its items are damaged: {error}") from None
+    if not inflater.eof:  # A few kilobytes can stand for more than a memory holds.
+        raise ValueError(f"its items end early, or one has more than {_MAX_BYTES:,} bytes")
+    return data
 
 
 def _collect_items(results: Artifact, history: Mapping[str, Artifact]) -> dict[str, Any]:
@@ -173,15 +189,19 @@ def _collect_items(results: Artifact, history: Mapping[str, Artifact]) -> dict[s
         if codec is not None and codec.key not in kept:
             kept[codec.key] = _pack_files(codec, files.MASK_CODEC)
         if data.key not in splits:
-            splits[data.key] = _pack_json([*map(_reference, records_by_id(open_parts([data.uri])))])
+            splits[data.key] = _pack_json(split_references(data))
         texts = [row["prediction"] for row in read_predictions(predictions.path)]
         answers[predictions.key] = _pack_json(texts)
     return {"splits": splits, "answers": answers, "files": kept}
 
 
-def _reference(record: Record) -> dict[str, Any]:
+def split_references(data: Artifact) -> list[dict[str, Any]]:
+    """Returns what metrics read of each record of a dataset, as plain values."""
     names = ("prefix", "source", "source_sha256")
-    return {**{name: getattr(record, name) for name in names}, "fields": fields_of(record)}
+    return [
+        {**{name: getattr(record, name) for name in names}, "fields": fields_of(record)}
+        for record in records_by_id(open_parts([data.uri]))
+    ]
 
 
 def _pack_json(value: Any) -> str:

@@ -1,13 +1,22 @@
 """The level *traced*: a store has what a certificate names, and no test item was trained on."""
 
 import collections
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flows.lineage.certificate.consistent import first_difference, table_difference
 from flows.lineage.certificate.level import TRACED, Level, level_of
-from flows.lineage.certificate.statement import manifest_values, runs_of_name, training_licences
+from flows.lineage.certificate.statement import (
+    manifest_values,
+    runs_of_name,
+    split_references,
+    training_licences,
+    unpack,
+)
 from flows.lineage.training_order import data_of_training
-from flows.report.cells import CellKey
+from flows.lookup.promise import config_sha256
+from flows.report.cells import SCREENED, CellKey
 from flows.steps.registry import KINDS, kind_of
 from infra.references import load_reference
 from infra.store.lineage import StoreProblem, verify_artifact, walk_lineage
@@ -20,15 +29,21 @@ from pipelines.records.licence import NONE_STATED
 from pipelines.records.schema import Record
 
 
-def check_traced(predicate: Mapping[str, Any], store: Store) -> Level:
-    """Compares a certificate with a store, or a copy of one; every file is digested."""
+def check_traced(predicate: Mapping[str, Any], store: Store, *, with_table: bool) -> Level:
+    """Compares a certificate with a store, or a copy of one; every file is digested.
+
+    Args:
+      predicate: the certificate's predicate.
+      store: the store.
+      with_table: whether to compute the table from the store's scores, as nothing else did.
+    """
     try:
-        return _check_history(predicate, store)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return _check_history(predicate, store, with_table)
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         return level_of(TRACED, [f"it cannot be traced: {type(error).__name__}: {error}"], "")
 
 
-def _check_history(predicate: Mapping[str, Any], store: Store) -> Level:
+def _check_history(predicate: Mapping[str, Any], store: Store, with_table: bool) -> Level:
     manifests, problems = predicate["manifests"], list[str]()
     for key, stated in manifests.items():
         try:
@@ -46,6 +61,10 @@ def _check_history(predicate: Mapping[str, Any], store: Store) -> Level:
     if problems:
         return level_of(TRACED, problems, "")
     record = read_run(store.files, predicate["suite"]["version"])
+    problems += _record_problems(record, results)
+    problems += _reference_problems(view, predicate)
+    if with_table and (bad := table_difference(predicate["table"], view, results.key)):
+        problems.append(f"of the store's scores, {bad}")
     transfers = record["config"].get("transfers", {}).items()
     # Of these the study says that it trains on what is scored.
     open_rows = {name for name, each in transfers if (each or {}).get("allow_train_on_eval")}
@@ -102,6 +121,27 @@ def _run_problems(store: Store, predicate: Mapping[str, Any]) -> Iterator[str]:
     for name in kept.keys() - stated.keys():
         if kept[name].get("began", "") <= last:
             yield f"the run {name} of this name is left out"
+
+
+def _record_problems(record: Mapping[str, Any], results: Artifact) -> Iterator[str]:
+    """Yields where a run's config is not what it promised, or its table hides what hygiene saw."""
+    config, promised = record["config"], record.get("promised")
+    if promised and promised[-1]["config_sha256"] != config_sha256(config):
+        yield f"the config of {record['run']} is not the one that it promised"
+    is_reported = (config.get("hygiene") or {}).get("contamination") == "report"
+    shown = {entry.key for r, entry in results.manifest.inputs.items() if r.startswith(SCREENED)}
+    if is_reported and not shown:
+        yield "the study reports test pictures in its training data, and its table leaves them out"
+
+
+def _reference_problems(store: Store, predicate: Mapping[str, Any]) -> Iterator[str]:
+    """Yields where references to which answers were compared are not those of the store's data."""
+    for key, text in predicate.get("items", {}).get("splits", {}).items():
+        artifact = store.get_cached(key)
+        if store.find_pruned(key) is None:
+            kept = json.loads(json.dumps(split_references(artifact)))
+            if difference := first_difference(json.loads(unpack(text)), kept, 0, "reference"):
+                yield f"{artifact.manifest.name}: {difference} in the store"
 
 
 def _test_items_in_training(

@@ -14,13 +14,14 @@ from flows.lineage.certificate.statement import PREDICATE_TYPE
 from flows.lineage.certificate.traced import check_traced
 from flows.report.data_tables import align_table
 from flows.steps.kind import Step
-from infra.errors import ConfigError
+from infra.errors import ConfigError, printable
 from infra.store.store import Store
 from infra.typed_json import typed
 
 NOT_PROVED = (
-    "Not proved at any level: that no run was made without a record, or in a store begun anew; "
-    "that the data are what they are said to be; that the metric measures what matters."
+    "Not proved at any level: that no run was made without a record, or in a store begun anew, and "
+    "no record was written anew; that the data are what they are said to be; that the metric "
+    "measures what matters."
 )
 
 _FIELDS: Mapping[str, Any] = {
@@ -55,13 +56,15 @@ class Verdict:
     def lines(self) -> Iterator[str]:
         """Yields the lines that are printed."""
         suite = self.predicate["suite"]
-        yield f"The table of {suite.get('name')}, {self.predicate['results']}; runs of that name:"
+        table = f"The table of {suite.get('name')}, {self.predicate['results']}"
+        yield printable(f"{table}; runs of that name:")  # An author may have written anything.
         for run in self.predicate["runs"]:
             began = f"{run.get('began')}"[:16]
-            yield f"  {run.get('run')}, {began}: {run.get('outcome')}, {run.get('results')}"
+            outcome = f"{run.get('outcome')}, {run.get('results')}"
+            yield printable(f"  {run.get('run')}, {began}: {outcome}")
         yield from ("", NOT_PROVED, *([self.note] if self.note else ()), "")
         rows = [(level.name, level.state, level.detail) for level in self.levels]
-        yield from align_table([("level", "outcome", "detail"), *rows])
+        yield from map(printable, align_table([("level", "outcome", "detail"), *rows]))
 
 
 def verify_certificate(
@@ -107,7 +110,7 @@ def verify_certificate(
     if store is None:
         levels.append(Level(name=TRACED, state="not checked", detail=why))
     else:
-        levels.append(check_traced(predicate, store))
+        levels.append(check_traced(predicate, store, with_table=levels[1].state == "not checked"))
         if levels[-1].state == "failed":
             why = f"the store is not the one behind the table, see {TRACED}"
     if store is None or why:

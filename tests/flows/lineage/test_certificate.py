@@ -18,10 +18,13 @@ from flows.lineage.certificate.envelope import (
     read_key,
     write_envelope,
 )
-from flows.lineage.certificate.statement import certify_run, pack, unpack
+from flows.lineage.certificate.statement import certify_run, pack, registration_of, unpack
 from flows.lineage.certificate.verify import Verdict, verify_certificate
+from flows.steps.registry import code_digest
 from infra.errors import ConfigError
-from infra.store.store import Store
+from infra.store.digest import file_sha256, listing_sha256
+from infra.store.manifest import File
+from infra.store.store import Store, manifest_name
 from model.eval.metrics import registry
 from tests.flows.lineage.certified import PLAN, STEPS, TEST, TRAIN, record_of, write_study
 
@@ -130,6 +133,29 @@ def edit_comparison(predicate: Predicate) -> None:
     with_new_digest(predicate)
 
 
+def leave_out_comparisons(predicate: Predicate) -> None:
+    results = predicate["results_manifest"]  # A later version's table may have more fields.
+    results["code"] = code_digest("results", results["config"])
+    del predicate["table"]["benchmarks"][0]["comparisons"]
+    with_new_digest(predicate)
+
+
+def take_back_a_seed(predicate: Predicate) -> None:
+    """Has a run promise another seed first, as if a sweep had added those of the table."""
+    first = copy.deepcopy(predicate["runs"][0]["promised"][0])
+    first["plan"]["seeds"] = [5, *first["plan"]["seeds"]]
+    predicate["runs"][0]["promised"].insert(0, first)
+    predicate["preRegistration"] = registration_of(predicate["runs"][0])
+
+
+def other_registration(predicate: Predicate) -> None:
+    predicate["preRegistration"]["value"] = "5" * 64
+
+
+def other_harness(predicate: Predicate) -> None:
+    predicate["harness"]["version"] = "9.9"
+
+
 def with_new_digest(predicate: Predicate) -> None:
     """States the digest of an edited table, so that the edit alone can be seen."""
     import hashlib
@@ -173,6 +199,10 @@ def other_name(predicate: Predicate) -> None:
         (more_updates, f"{STEPS + 20} updates, its config has {STEPS}"),
         (other_weights, "input checkpoint"),
         (other_name, "is not that of this table"),
+        (leave_out_comparisons, "the table leaves it out"),
+        (take_back_a_seed, "seeds 5 were promised first"),
+        (other_registration, "preRegistration is not"),
+        (other_harness, "harness is not"),
     ],
 )
 def test_what_the_author_edits_before_signing_is_not_consistent(
@@ -248,7 +278,9 @@ def test_a_second_attempt_shows_and_cannot_be_left_out(copied: Store, key: Path)
     name, detail = failed(verdict(statement, key))
     assert (name, "honest-first of this name is left out" in detail) == ("consistent", True)
     # Without the link to it, what the second run's record said is another thing in the store.
-    statement["predicate"]["runs"][0]["previous"] = None
+    (second,) = statement["predicate"]["runs"]
+    second["previous"] = None
+    statement["predicate"]["preRegistration"] = registration_of(second)
     assert failed(verdict(statement, key, copied))[0] == "traced"
 
 
@@ -286,6 +318,73 @@ def test_a_promise_that_was_written_anew_is_not_traced(
     path.write_text(json.dumps(record))
     name, detail = failed(verdict(statement, key, copied))
     assert (name, "promised something else in the store" in detail) == ("traced", True)
+
+
+def test_a_config_that_was_changed_after_its_promise_is_not_traced(tmp_path: Path, key: Path):
+    store = Store(tmp_path / "store")
+    leaked = dataclasses.replace(TEST[2], id="color/900")
+    write_study(store, train=[*TRAIN, leaked])
+    path, record = record_of(store, "honest-first")
+    record["config"]["transfers"] = {"colors": {"allow_train_on_eval": True}}
+    path.write_text(json.dumps(record))
+    name, detail = failed(verdict(certify_run(store, "honest"), key, store))
+    assert (name, "is not the one that it promised" in detail) == ("traced", True), detail
+
+
+def test_a_table_without_answers_is_computed_from_the_scores_of_the_store(copied: Store, key: Path):
+    bare = certify_run(copied, "honest", items=False)
+    assert states(verdict(bare, key, copied))[1:3] == ["not checked", "passed"]
+    results = copied.get(bare["predicate"]["results"])
+    table = results.path / "results.json"
+    report = json.loads(table.read_text())
+    report["benchmarks"][0]["cells"][0]["mean"] = 99.0
+    table.chmod(0o644)
+    table.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    file = File(sha256=file_sha256(table), size=table.stat().st_size)
+    files = {**results.manifest.files, "results.json": file}
+    content = listing_sha256({name: each.sha256 for name, each in files.items()})
+    forged = dataclasses.replace(results.manifest, files=files, content=content)
+    manifest = copied.state / manifest_name(results.key)
+    manifest.unlink()
+    manifest.write_text(forged.to_json())
+    edited = certify_run(Store(copied.state), "honest", items=False)
+    name, detail = failed(verdict(edited, key, Store(copied.state)))
+    assert (name, "mean is 99.0" in detail) == ("traced", True), detail
+
+
+def test_references_that_are_not_those_of_the_data_are_not_traced(
+    copied: Store, statement: dict[str, Any], key: Path
+):
+    # Of a field that only a metric may read, so that no file of answers holds it.
+    forged = copy.deepcopy(statement)
+    splits = forged["predicate"]["items"]["splits"]
+    for data, text in splits.items():
+        rows = json.loads(unpack(text))
+        rows[0]["fields"]["lang"] = "other"
+        splits[data] = pack(json.dumps(rows).encode())
+    name, detail = failed(verdict(forged, key, copied))
+    assert (name, "fields.lang is 'other'" in detail) == ("traced", True), detail
+
+
+def test_items_of_more_bytes_than_any_are_refused(monkeypatch: pytest.MonkeyPatch):
+    assert unpack(pack(b" " * 900)) == b" " * 900
+    monkeypatch.setattr("flows.lineage.certificate.statement._MAX_BYTES", 899)
+    with pytest.raises(ValueError, match="more than 899 bytes"):
+        unpack(pack(b" " * 900))
+
+
+def test_what_a_stranger_wrote_is_no_command_to_a_terminal(statement: dict[str, Any], key: Path):
+    forged = copy.deepcopy(statement)
+    forged["predicate"]["suite"]["name"] = "\x1b[2J"
+    assert "\x1b" not in "".join(verdict(forged, key).lines())
+
+
+def test_a_run_that_is_not_among_those_listed_is_a_fault_and_no_error(
+    honest: Store, statement: dict[str, Any], key: Path
+):
+    forged = copy.deepcopy(statement)
+    forged["predicate"]["suite"]["version"] = "nobody"
+    assert states(verdict(forged, key, honest))[1:3] == ["failed", "failed"]
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"payload": "e30=", "signatures": []}', "[1]"])
