@@ -400,7 +400,7 @@ def test_a_seed_that_was_given_up_keeps_no_later_seed_from_the_decision(store: S
 
     def score(key: CellKey) -> float:
         noise = np.random.default_rng([key.seed, len(key.method)]).normal()
-        return 50 + noise + (2.5 if key.method == "parcel" else 0.0)
+        return 50 + noise + (4.0 if key.method == "parcel" else 0.0)
 
     for tries in range(1, MAX_TRIES + 1):
         # Until it is given up, every firing begins with it.
