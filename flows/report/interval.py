@@ -30,8 +30,8 @@ from flows.report.paired_scores import SCALE, PairedScores
 from flows.report.seeds_variance import (
     SeedSpread,
     find_outliers,
-    pool_without_items,
     seeds_variances,
+    with_typical_answers,
 )
 from flows.report.sources_variance import (
     SourceSpread,
@@ -45,9 +45,11 @@ from flows.report.variance import Variance
 PRIOR_ANSWERS = 0.5
 """Wrong answers that are added to the right or wrong ones before their variance is estimated.
 
-Twenty right answers of twenty have no spread, but their score is not certain. Half an answer is
-Jeffreys' prior (Brown, Cai and DasGupta, Statistical Science 16(2), 2001).
+Twenty right answers of twenty have no spread, but their score is not certain.
 """
+
+PRIOR_CORRELATION = 0.25
+"""Correlation of answers about one source, of several seeds or items, while there is no spread."""
 
 POWER = 0.8
 """Share of studies that call a difference which is as large as their `detectable`."""
@@ -146,7 +148,7 @@ def estimate_interval(
       num_tests: number of means that are tested together, for what is detectable; 0 leaves it out.
     """
     spreads = _Spreads.of(rows, pretrainings)
-    variances = seeds_variances(pool_without_items(spreads.seeds))
+    variances = seeds_variances(with_typical_answers(spreads.seeds))
     return _interval_from_variances(spreads, variances, level, num_tests)
 
 
@@ -328,10 +330,10 @@ def _training_spread(
 
 
 def _least_variance(rows: Sequence[PairedScores]) -> Variance:
-    """Returns the variance as if one source of each benchmark differed, by the largest deviation.
+    """Returns the variance as if one answer of each benchmark differed, by the largest deviation.
 
-    Two methods that answer alike are not known to be alike: about one source they may still differ
-    by all of the scale, under all seeds.
+    Two methods that answer alike are not known to be alike: one answer may still differ by all of
+    the scale.
     """
     bounded = [row for row in rows if math.isfinite(row.low) and row.sources]
     if not bounded:
@@ -340,8 +342,18 @@ def _least_variance(rows: Sequence[PairedScores]) -> Variance:
     for row in bounded:
         largest = float(np.abs(row.items - row.items.mean()).max())
         scale = largest if largest**2 > NO_VARIANCE else row.high
-        least += (scale / row.num_effective_sources / len(rows)) ** 2
+        least += (scale / _num_prior_answers(row) / len(rows)) ** 2
     return Variance.estimated(least, min(len(row.sources) for row in bounded) - 1)
+
+
+def _num_prior_answers(row: PairedScores) -> float:
+    """Returns how many independent answers the items are worth, where nothing is known of it.
+
+    It is between the number of sources, if all seeds and all items of a source agree, and the
+    number of all answers: answers about a source are taken to correlate by `PRIOR_CORRELATION`.
+    """
+    share = PRIOR_CORRELATION
+    return 1 / ((1 - share) / row.items.size + share / row.num_effective_sources)
 
 
 def _percentage_interval(
@@ -358,7 +370,7 @@ def _percentage_interval(
     prior = 0.0
     if row.sources:
         prior = PRIOR_ANSWERS / row.num_effective_sources
-        variance += prior / row.num_effective_sources
+        variance += prior / _num_prior_answers(row)
     low, high = binomial_interval(share, (share * (1 - share) + prior) / variance, level)
     return SCALE * low, SCALE * high
 

@@ -9,10 +9,10 @@ import pytest
 from scipy import integrate, stats
 
 from flows.report.seeds_variance import (
-    PRIOR_SEEDS,
+    PRIOR_CHANCE,
+    PRIOR_SCALE,
     SeedSpread,
     find_outliers,
-    pool_without_items,
     seeds_variances,
 )
 from flows.report.variance import Variance
@@ -64,51 +64,30 @@ def test_a_sum_of_many_is_that_of_as_many_drawn_at_random():
 
 def of_seeds(variance: float, name: str = "a", freedom: int = 2) -> SeedSpread:
     return SeedSpread(
-        training=name,
-        variance=variance,
-        freedom=freedom,
-        answers=1.0,
-        answers_freedom=120.0,
-        num_answers=150,
+        training=name, variance=variance, freedom=freedom, answers=1.0, answers_freedom=120.0
     )
 
 
 @pytest.mark.parametrize("variance", [0.5, 3.0, 40.0])
 def test_a_training_alone_is_bayes_rule_over_ratio_and_answers(variance: float):
-    """By a plain sum over two grids: of half-Cauchy seeds, and of the answers' variance."""
+    """By a plain sum over two grids: of ratio, 1 or half-Cauchy, and of the answers' variance."""
     (found,) = seeds_variances([of_seeds(variance)])
     quantiles = (np.arange(4000) + 0.5) / 4000
-    ratio = 1 + 150 * (PRIOR_SEEDS * np.tan(np.pi / 2 * quantiles)) ** 2
+    ratio = np.append(1 + (PRIOR_SCALE * np.tan(np.pi / 2 * quantiles)) ** 2, 1.0)
+    prior = np.append(np.full(4000, (1 - PRIOR_CHANCE) / 4000), PRIOR_CHANCE)
     answers = np.exp(np.linspace(-1.5, 1.5, 400))[:, None]
     weights = stats.chi2.pdf(2 * variance / (ratio * answers), 2) / (ratio * answers)
-    weights = weights * stats.chi2.pdf(120 / answers, 120) / answers
+    weights = prior * weights * stats.chi2.pdf(120 / answers, 120) / answers
     spread = np.sqrt(ratio * answers)
     for error in (2.0, 5.0, 12.0):
         expected = float((weights * 2 * stats.norm.sf(error / spread)).sum() / weights.sum())
-        assert found.chance_beyond(error) == pytest.approx(expected, rel=0.05)
+        # The parts of the mixture are a little wider than the prior that they stand for.
+        assert found.chance_beyond(error) == pytest.approx(expected, rel=0.15)
 
 
 def test_seeds_without_differences_between_answers_have_their_own_variance_alone():
     (found,) = seeds_variances([SeedSpread(training="a", variance=2.0, freedom=2, answers=0.0)])
     assert found.half_width(0.05) == pytest.approx(2**0.5 * stats.t.isf(0.025, 2), rel=1e-4)
-
-
-def test_a_mean_over_trainings_without_items_has_satterthwaites_degrees():
-    """Of two, this is Welch's test: his degrees of freedom are scipy's."""
-    first, second = np.random.default_rng(0).normal(0, (1.0, 4.0), (5, 2)).T[:, :5]
-    second = second[:3]
-    spreads = [
-        SeedSpread(training=name, variance=float(of.var(ddof=1)) / len(of), freedom=len(of) - 1)
-        for name, of in (("a", first), ("b", second))
-    ]
-    (pooled,) = pool_without_items(spreads)
-    welch = stats.ttest_ind(first, second, equal_var=False)
-    assert pooled.freedom == pytest.approx(welch.df)
-    difference = first.mean() - second.mean()
-    (found,) = seeds_variances([pooled])
-    assert found.chance_beyond(difference) == pytest.approx(welch.pvalue, rel=3e-4)
-    # With the items of one of them known, each has its own part.
-    assert len(pool_without_items([spreads[0], of_seeds(1.0)])) == 2
 
 
 def test_many_trainings_whose_seeds_differ_by_chance_make_each_other_sure():
@@ -182,16 +161,15 @@ def test_seeds_of_a_larger_benchmark_may_show_more():
     assert find_outliers([*small, dataclasses.replace(large, num_answers=100)])[-1]
 
 
-@pytest.mark.parametrize(("ratio", "least"), [(1.0, 0.0), (5.0, 0.01)])
-def test_of_trainings_alike_one_is_an_outlier_in_5_of_100_tables(ratio: float, least: float):
-    """Or fewer, where seeds differ by chance alone: the others might differ a little."""
+@pytest.mark.parametrize("ratio", [1.0, 5.0])
+def test_of_trainings_alike_one_is_an_outlier_in_5_of_100_tables(ratio: float):
     rng, num = np.random.default_rng(1), 300
     tables = [
         [of_seeds(ratio * v, str(k)) for k, v in enumerate(rng.chisquare(2, 9) / 2)]
         for _ in range(num)
     ]
     found = sum(any(find_outliers(spreads)) for spreads in tables) / num
-    assert least <= found <= 0.05 + 3 * (0.05 * 0.95 / num) ** 0.5
+    assert 0.01 <= found <= 0.05 + 3 * (0.05 * 0.95 / num) ** 0.5
 
 
 @pytest.mark.slow
