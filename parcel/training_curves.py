@@ -1,11 +1,10 @@
 """What the trainings of a run logged by step, to draw or to compute with."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from flows.pages.compare_page import trainings_by_sort
-from flows.pages.curves import logged_curves, logged_rows
+from flows.pages.curves import log_of, logged_curves
 from flows.pages.run_results import study_of
 from infra.store.store import Store
 from parcel.optional import import_pandas
@@ -93,7 +92,7 @@ def _logged_values(store: Store, run: str) -> Iterator[LoggedValue]:
                 if made.key in seen:
                     continue
                 seen.add(made.key)
-                log = functools.partial(logged_rows, store.get_cached(made.key))
+                log = log_of(store.get_cached(made.key))
                 for quantity, curves in logged_curves(log).items():
                     for tokens, points in curves.items():
                         for step, value in points:

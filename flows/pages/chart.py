@@ -10,8 +10,8 @@ from flows.pages.curves import (
     Curves,
     Log,
     drawn_curves,
+    log_of,
     logged_curves,
-    logged_rows,
     page_curves,
 )
 from flows.report.cell_text import score_text
@@ -256,5 +256,5 @@ class LossReader:
 
     def _read(self, key: str) -> CurvePoints:
         """Returns the (step, loss) pairs of a training; none if its files are gone."""
-        log = functools.partial(logged_rows, self._store.get_cached(key))
+        log = log_of(self._store.get_cached(key))
         return drawn_curves(logged_curves(log)).get("loss", {}).get("", ())

@@ -1,5 +1,6 @@
 """Draws the values that a training logged by step, as small pictures for its page."""
 
+import functools
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -79,8 +80,12 @@ def logged_curves(log: Log) -> Mapping[str, Curves]:
     }
 
 
-def logged_rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
-    """Returns the lines of a log of a training; none if it has no such log, or no files."""
+def log_of(artifact: Artifact) -> Log:
+    """Returns the logs of a finished training; those whose files are gone have no rows."""
+    return functools.partial(_logged_rows, artifact)
+
+
+def _logged_rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
     if name not in artifact.manifest.files:
         return []
     try:
@@ -88,12 +93,7 @@ def logged_rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
         text = artifact.files.read(f"{artifact.folder}/{name}")
     except FileNotFoundError:  # gc deleted its files.
         return []
-    return json_lines(text)
-
-
-def json_lines(text: bytes) -> Sequence[Mapping[str, Any]]:
-    """Returns the rows of a log; the last line of one that grows may not be complete yet."""
-    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _by_budget(rows: Sequence[Mapping[str, Any]], value: str) -> Curves:

@@ -4,13 +4,12 @@ They are views only: everything on them comes from the store, and can be rebuilt
 """
 
 import base64
-import functools
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from flows.lineage.trace import ACCEPTED_NOTE, SHORT
 from flows.lookup.data_rejects import rejects_of
-from flows.pages.curves import curves_png, drawn_curves, logged_curves, logged_rows
+from flows.pages.curves import curves_png, drawn_curves, log_of, logged_curves
 from flows.pages.history_drawing import box_labels, distinct_names
 from flows.pages.links import page_link
 from flows.pages.page import Page, address, are_beside
@@ -101,8 +100,7 @@ def page(
     ]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
     # Pictures are part of the text, as data URIs: Prefect stores a page as text alone.
-    log = functools.partial(logged_rows, artifact)
-    for what, curves in drawn_curves(logged_curves(log)).items():
+    for what, curves in drawn_curves(logged_curves(log_of(artifact))).items():
         data = base64.b64encode(curves_png(what, curves)).decode()
         lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
     lines += [

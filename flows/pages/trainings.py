@@ -1,12 +1,11 @@
 """Trainings on their pages, and on those of their runs, finished or not."""
 
-import functools
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flows.pages.chart import LossReader, curves_chart, training_charts
-from flows.pages.curves import Log, json_lines, logged_rows
+from flows.pages.curves import Log, log_of
 from flows.pages.overview import Overview, RunningNode, RunUnderWay
 from flows.pages.record_cards import Card, Cards
 from flows.steps.registry import KINDS
@@ -55,8 +54,7 @@ def find_training(store: Store, key: str) -> Training | None:
         return None
     if (artifact := store.find(key) or store.find_pruned(key)) is not None:
         inputs = {role: entry.key for role, entry in artifact.manifest.inputs.items()}
-        log = functools.partial(logged_rows, artifact)
-        return Training(key, artifact.manifest.name, True, inputs, log)
+        return Training(key, artifact.manifest.name, True, inputs, log_of(artifact))
     progress = Scratch(store.files, key, "reader")
     try:
         recipe = json.loads(progress.read(RECIPE))
@@ -65,16 +63,18 @@ def find_training(store: Store, key: str) -> Training | None:
 
     def read_log(name: str) -> list[Mapping[str, object]]:
         try:
-            return [*json_lines(progress.read(name))]
+            text = progress.read(name)
         except FileNotFoundError:
             return []
+        # The last line of a log that grows may not be complete yet.
+        return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
 
     inputs = {role: entry["key"] for role, entry in recipe["inputs"].items()}
     return Training(key, recipe["name"], False, inputs, read_log)
 
 
 def training_values(cards: Cards, training: Training) -> Mapping[str, Any]:
-    """Returns what a training logged, for its page, whatever became of it."""
+    """Returns the curves, jumps and answers on a training's page; a failed one has them, too."""
     jumps = [row["jumps"] for row in training.log(METRICS) if "jumps" in row]
     answered: dict[str, Card] = {}
     told = ""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from flows.lookup.config_leaves import config_leaves
 from flows.lookup.runs import RunOutcome, run_outcome
-from flows.pages.curves import logged_rows
+from flows.pages.curves import log_of
 from flows.report.json_file import read_json
 from infra.store.digest import value_sha256
 from infra.store.records import PRUNED
@@ -187,10 +187,11 @@ def is_training(artifact: Artifact) -> bool:
 def _curves(artifact: Artifact, began: float) -> Iterator[Point]:
     # By step: what the training logged, and what was measured on held-out data at that step.
     points: dict[int, tuple[float, dict[str, float]]] = {}
-    for row in logged_rows(artifact, METRICS):
+    log = log_of(artifact)
+    for row in log(METRICS):
         values = {k: v for k, v in row.items() if k not in ("step", "seconds", "jumps")}
         points[row["step"]] = began + row.get("seconds", 0.0), _numbers(config_leaves(values))
-    for row in logged_rows(artifact, WATCH):
+    for row in log(WATCH):
         at, values = points.setdefault(row["step"], (began, {}))
         subject = "/".join(str(row[name]) for name in ("task", "budget") if name in row)
         values |= {f"{name}/{subject}": row[name] for name in ("loss", "score") if name in row}

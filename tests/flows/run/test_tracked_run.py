@@ -54,7 +54,7 @@ def test_a_training_has_each_step_once_with_what_was_watched(store: Store):
 
 def test_numbers_of_a_log_are_curves_and_their_times_those_of_the_training(tmp_path: Path):
     row = {"step": 7, "loss": 1.5, "gradient_norms": {"text": 2.5}, "seconds": 11.0}
-    told = tracked_stage(commit(tmp_path, json.dumps(row) + "\n", {"rate": {"peak": 0.25}}), "")
+    told = tracked_stage(commit(tmp_path, json.dumps(row), {"rate": {"peak": 0.25}}), "")
     ((step, at, values),) = told.curves
     assert (step, at - told.began) == (7, 11.0)
     assert values == {"loss": 1.5, "gradient_norms.text": 2.5}
