@@ -88,7 +88,7 @@ def model_card(
     name: str,
     licence: str,
     dtype: str,
-    certificate: str = "",
+    certificate: tuple[str, str] | None = None,
 ) -> str:
     """Returns the text of a release's README.md.
 
@@ -99,7 +99,7 @@ def model_card(
       licence: licence as the Hub spells it; "" if not stated.
       dtype: dtype of the released tensors.
       certificate: name of the table's certificate beside the card, and the public key that signed
-        it, with a blank between; "" without one.
+        it; None without one.
     """
     # The metadata come first in the file, between two lines of dashes, and need the scores. Each
     # part below is a section; without an origin the card ends with how to load it.
@@ -148,7 +148,7 @@ def model_card(
     lines += ["", "## Contamination", *_contamination_lines(data)]
     lines += ["", "## How to rebuild it", *_replay_lines(origin)]
     if certificate:
-        lines += ["", "## Certificate", *_certificate_lines(*certificate.split())]
+        lines += ["", "## Certificate", *_certificate_lines(*certificate)]
     return "\n".join(lines) + "\n"
 
 

@@ -61,7 +61,7 @@ def release_checkpoint(
         the torch class give other tokens on its weights.
     """
     folder = Path(name)
-    compared = certificate = ""
+    compared, certificate = "", None
     origin = (
         None
         if (folder / CONFIG).is_file()
@@ -78,7 +78,7 @@ def release_checkpoint(
                 compared = _check_torch_connector(place, author, origin, store)
             pictures = {} if origin is None else picture_settings(origin)
             cfg = write_release(place, target, _DTYPES[dtype], author, pictures)
-            certificate = _write_certificate(origin, key, target) if key else ""
+            certificate = _write_certificate(origin, key, target) if key else None
             text = model_card(
                 cfg,
                 origin,
@@ -105,7 +105,7 @@ def release_checkpoint(
         yield f"{OWN_FILE}: {compared}"
     yield f"{described} datasets described in {CROISSANT}/"
     if certificate:
-        yield "{}: signed by {}".format(*certificate.split())
+        yield "{}: signed by {}".format(*certificate)
 
 
 def _check_torch_connector(
@@ -125,8 +125,8 @@ def _check_torch_connector(
     return check.detail
 
 
-def _write_certificate(origin: CheckpointOrigin | None, key: Path, folder: Path) -> str:
-    """Writes the certificate of the table that a release is from; returns its name and signer.
+def _write_certificate(origin: CheckpointOrigin | None, key: Path, folder: Path) -> tuple[str, str]:
+    """Writes the certificate of the table that a release is from; returns its name and public key.
 
     Raises:
       ConfigError: if the release is not from a table, or the key is none.
@@ -139,7 +139,7 @@ def _write_certificate(origin: CheckpointOrigin | None, key: Path, folder: Path)
     signer = read_key(key)
     statement = certify_run(origin.store, origin.name.partition("/")[0])
     write_envelope(statement, signer, folder / CERTIFICATE)
-    return f"{CERTIFICATE} {public_line(signer)}"
+    return CERTIFICATE, public_line(signer)
 
 
 def _checkpoint_origin(store: Store, name: str) -> CheckpointOrigin:
