@@ -19,7 +19,7 @@ from flows.graph.datasets import datasets_of, raw_files_spec, raw_folders
 from flows.graph.inputs import NO_INPUTS, StudyInputs
 from flows.graph.nodes import GraphNode, StepJob, StudyGraph
 from flows.graph.results_plan import results_plan
-from flows.graph.specs import evaluations_of, shown_dataset, watch_of, watched_datasets
+from flows.graph.specs import evaluations_of, samples_dataset, watch_of, watched_datasets
 from flows.graph.user_steps import add_user_steps, cut_graph
 from flows.report.cells import CHANCE, SCREENED, CellKey
 from flows.steps.kind import Step
@@ -329,7 +329,7 @@ class _GraphBuilder:
                     **inputs[view.view_suffix],
                     **init,
                     **watched_datasets(view, datasets),
-                    **shown_dataset(view, datasets, train),
+                    **samples_dataset(view, datasets, train),
                 },
                 resources=compute.of_stage if stage.is_shared else compute.of_cell,
                 keys={
@@ -429,7 +429,7 @@ class _GraphBuilder:
                             "data/0": datasets[f"{benchmark}{view.view_suffix}/train"],
                             **vocabulary_steps,
                             "init": checkpoints[view.view_suffix, method, pretrain],
-                            **shown_dataset(view, datasets, fit_spec.train, benchmark),
+                            **samples_dataset(view, datasets, fit_spec.train, benchmark),
                         },
                         keys={
                             "train": f"{view.key_prefix}transfers.{benchmark}.train",

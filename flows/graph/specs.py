@@ -110,10 +110,10 @@ def watched_datasets(view: StudyView, datasets: Mapping[str, Step]) -> dict[str,
     return steps_by_role
 
 
-def shown_dataset(
+def samples_dataset(
     view: StudyView, datasets: Mapping[str, Step], train: TrainConfig, benchmark: str = ""
 ) -> dict[str, Step]:
-    """Returns the dataset whose first records a training answers meanwhile, by its role.
+    """Returns the dataset of the questions that `sample_steps` has answered, by its role.
 
     It is that of the first row that is scored with the training, or of a stage's study; none
     without `sample_steps`, or without rows.

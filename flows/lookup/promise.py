@@ -1,4 +1,4 @@
-"""What a run says it will report, before its work: the cells of its table, and what is compared."""
+"""Promises of runs: cells and comparisons of a table, written down before its run begins."""
 
 import dataclasses
 import json

@@ -222,7 +222,7 @@ class Site:
         return self._templates.get_template(f"{template}.html").render(page=page, **given)
 
     def download(self, page: Page) -> Download:
-        """Returns what a page shows as a file, in the form that its choice "as" names.
+        """Returns the file of a page's table or figure, in the form that its choice "as" names.
 
         Raises:
           NoPageError: if the page has no such file, or its subject does not exist.
@@ -313,7 +313,9 @@ class Site:
         try:
             (key,) = page.parts
             if page.kind == "plot":
-                plot = _PLOTS[_PLOTS.index(page.get("of") or _PLOTS[0])]
+                plot = page.get("of") or _PLOTS[0]
+                if plot not in _PLOTS:
+                    raise KeyError(plot)
                 return (self._store.get(key).path / f"{plot}.png").read_bytes()
             if page.kind == "mask" and page.get("codes"):
                 codes = [int(number) for number in page.get("codes").split("-")]

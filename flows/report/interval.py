@@ -45,7 +45,8 @@ from flows.report.variance import Variance
 PRIOR_ANSWERS = 0.5
 """Wrong answers that are added to the right or wrong ones before their variance is estimated.
 
-Twenty right answers of twenty have no spread, but their score is not certain.
+Twenty right answers of twenty have no spread, but their score is not certain. Half an answer is
+Jeffreys' prior (Brown, Cai and DasGupta, Statistical Science 16(2), 2001).
 """
 
 PRIOR_CORRELATION = 0.25

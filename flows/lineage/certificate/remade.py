@@ -40,6 +40,8 @@ def check_remade(
       steps: name -> step as its run had it; see `replay_artifacts`.
       log: is told each outcome, in a line.
     """
+    # Cells and trainings are drawn apart: a training is behind many cells, and one drawn cell alone
+    # is scored and answered again, but not trained again.
     results = store.get_cached(predicate["results"])
     cells = sorted(role for role in results.manifest.inputs if CellKey.of_role(role))
     history = [store.get_cached(key) for key in sorted(predicate["manifests"])]
@@ -53,6 +55,7 @@ def check_remade(
     outcomes: list[ReplayOutcome] = []
     try:
         with tempfile.TemporaryDirectory(prefix="parcel-verify-") as temporary:
+            # Each is made again after those that it reads, from the author's inputs otherwise.
             reads = {
                 key: {e.key for e in store.get_cached(key).manifest.inputs.values()} & drawn
                 for key in drawn

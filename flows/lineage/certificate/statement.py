@@ -68,6 +68,7 @@ def certify_run(store: Store, name: str, *, items: bool = True) -> dict[str, Any
     Raises:
       ConfigError: if there is no such run, or files that its scores were computed from are gone.
     """
+    # From the run's record to its table, and from there to every artifact behind it.
     record = find_run(store, name)
     view = store.snapshot()
     results = store.get(record["results"])
@@ -76,6 +77,7 @@ def certify_run(store: Store, name: str, *, items: bool = True) -> dict[str, Any
         for visit in walk_lineage(view, results.key)
         if not visit.is_again
     }
+    # Fields of the two drafts first; from "table" on they are ours.
     predicate = {
         "suite": {"name": record["name"], "version": record["run"]},
         "evaluatedAt": record["finished"],
@@ -125,7 +127,7 @@ def manifest_values(manifest: Manifest) -> dict[str, Any]:
 
 
 def runs_of_name(store: Store, name: str) -> list[dict[str, Any]]:
-    """Returns what a statement holds of every run of a name, the first one first."""
+    """Returns the records of all runs of a name, cut to the listed fields, in order of time."""
     records = [each for each in run_records(store.files).values() if each["name"] == name]
     return [
         {f: record[f] for f in _LISTED if f in record} | {"outcome": run_outcome(record)}
@@ -196,7 +198,7 @@ def _collect_items(results: Artifact, history: Mapping[str, Artifact]) -> dict[s
 
 
 def split_references(data: Artifact) -> list[dict[str, Any]]:
-    """Returns what metrics read of each record of a dataset, as plain values."""
+    """Returns the fields of each record of a dataset that metrics read, as plain values."""
     names = ("prefix", "source", "source_sha256")
     return [
         {**{name: getattr(record, name) for name in names}, "fields": fields_of(record)}

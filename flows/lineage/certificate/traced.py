@@ -162,6 +162,7 @@ def _test_items_in_training(
         split = store.get_cached(entry.key).manifest.inputs["data"].key
         for key in _trained_data(store, entry.key, known):
             splits_of[key].add(split)
+    # Items that hygiene reports, which the table counts beside its scores.
     declared = {
         match.match
         for visit in walk_lineage(store, results.key)
@@ -169,6 +170,7 @@ def _test_items_in_training(
         for match in read_matches(open_stored_folder(visit.artifact.uri).local_folder(MATCHES))
         if match.kind == CONTAMINATION
     }
+    # A record may ask in several words: each is a question of its own to look for.
     tests = {
         split: {
             question: record.id

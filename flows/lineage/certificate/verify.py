@@ -105,6 +105,8 @@ def verify_certificate(
         problems = [problem] if problem else [*_subject_problems(statement)]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"FILE must be a certificate of a table, got {path}: {error}") from None
+    # A level is checked also where another failed, since they say different things. But nothing is
+    # made again from a store that is not the one behind the table.
     levels = [level_of(SIGNED, problems, f"by {key}"), check_consistent(predicate)]
     why = "no --store" if store is None else "" if share else "no --replay"
     if store is None:
